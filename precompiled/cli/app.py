@@ -97,7 +97,9 @@ class Cli(Group):
         old, args = tree.replace_old_name(args)
         if old and sys.stderr.isatty() and not ctx.resilient_parsing:
             new = tree.RENAMED[old]
-            note = f"precompiled: `precompiled {old}` is now `precompiled {new}`. The next version drops the old name."
+            note = (
+                f"precompiled: `precompiled {old}` is now `precompiled {new}`. The next version removes the old name."
+            )
             click.echo(note, err=True)
         return super().parse_args(ctx, args)
 

@@ -165,8 +165,8 @@ def _bake(
     store = Store(root)
     if store.is_empty():
         raise PrecompiledError(
-            f"the command compiled nothing (it ended by {ended})",
-            "Install precompiled into its Python, and let it call torch.compile. Or give it more time or steps",
+            f"the command compiled nothing (end: {ended})",
+            "Install precompiled in its Python, and call torch.compile; or allow more time or steps",
             code="bake-empty",
         )
     baked = baking.bake(store, place)

@@ -40,18 +40,18 @@ def runtime_dir(settings: Settings) -> Check:
     """Check owner and mode of the directory that has the socket and the lock."""
     directory = settings.runtime_dir
     if settings.why_no_store and directory.is_relative_to(settings.cache_dir):
-        text = "it lies in the store, which cannot be created"
+        text = "it is in the store, which cannot be created"
         return Check("runtime directory", "fail", text, paths.NO_PLACE_ACTION)
     try:
         status = os.lstat(directory)
     except FileNotFoundError:
         if not (why := why_not_made(directory)):
-            return Check("runtime directory", "ok", f"{directory} will be made when a daemon starts")
+            return Check("runtime directory", "ok", f"{directory}: the daemon will create it")
         return Check(
             "runtime directory",
             "fail",
-            f"{directory} does not exist, and cannot be made: {why}",
-            "Set PRECOMPILED_RUNTIME_DIR to a directory of yours",
+            f"{directory} does not exist, and cannot be created: {why}",
+            "Set PRECOMPILED_RUNTIME_DIR to a directory that you can write to",
         )
     except OSError as error:
         return Check("runtime directory", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_RUNTIME_DIR")
@@ -83,7 +83,7 @@ def why_not_made(path: Path) -> str:
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".precompiled-doctor-", dir=parent))
     except OSError as error:
-        return f"{parent} takes no directory ({error.strerror or error})"
+        return f"{parent} cannot get a new directory ({error.strerror or error})"
     return ""
 
 
@@ -117,13 +117,13 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
         return Check(
             "daemon",
             "fail",
-            "none runs, and none can start without its runtime directory",
+            "no daemon runs, and none can start without a runtime directory",
             "See `runtime directory` above",
         )
     if not autostart:
         return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled daemon start`")
-    left = " (a dead daemon left its socket, which does no harm)" if socket.exists() else ""
-    return Check("daemon", "ok", f"none runs{left}; the first graph starts one")
+    left = " (a dead daemon left its socket; this is harmless)" if socket.exists() else ""
+    return Check("daemon", "ok", f"no daemon runs{left}; the first graph starts one")
 
 
 def version(reply: StatusReply) -> Check:
@@ -140,7 +140,7 @@ def version(reply: StatusReply) -> Check:
 def systemd_unit() -> Check:
     """Whether the systemd unit is installed, and its state."""
     if not Path("/run/systemd/system").is_dir():
-        return Check("systemd", "ok", "does not run here; daemons start on demand")
+        return Check("systemd", "ok", "systemd does not run; daemons start on demand")
     status, state = ask_program(["systemctl", "is-active", UNIT])
     installed = any((Path(folder) / UNIT).exists() for folder in UNIT_FOLDERS)
     return judge_unit(installed, state if status != 127 else "unknown")

@@ -24,7 +24,7 @@ NO_SETTINGS = tuple(
     TIMELINE TORCH_TESTS VERSION_TESTS
     """.split()
 )
-_REPORT_THIS = "report this with the output of `precompiled doctor --json`"
+_REPORT_THIS = "report this bug, with the output of `precompiled doctor --json`"
 
 
 def run(settings: Settings) -> Iterator[Check]:
@@ -48,19 +48,22 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     """Whether the user has switched precompiled off."""
     too = ", and `require` with it" if require else ""
     if switched_off(variables):
-        text = f"PRECOMPILED={variables[SWITCH]} is set: everything is off{too}"
+        text = f"PRECOMPILED={variables[SWITCH]} is set: precompiled is off{too}"
         return Check("switch", "warn", text, "Unset PRECOMPILED")
     value = variables.get(SWITCH, "").strip()
     if value and value.lower() not in ON:
         return Check(
             "switch",
             "warn",
-            f"PRECOMPILED={value} is not a valid value and has no effect: on, mode {mode}",
-            "Set PRECOMPILED=0 to switch everything off, or unset it",
+            f"PRECOMPILED={value} is invalid and has no effect: on, mode {mode}",
+            "Set PRECOMPILED=0 to switch precompiled off, or unset it",
         )
     if mode == "off":
         return Check(
-            "switch", "warn", f"the mode is off: nothing is routed{too}", "See `precompiled config` for its origin"
+            "switch",
+            "warn",
+            f"the mode is off: precompiled serves no graph{too}",
+            "See `precompiled config` for its origin",
         )
     return Check("switch", "ok", f"on, mode {mode}{', artifacts are required' if require else ''}")
 
@@ -86,21 +89,21 @@ def check_variable_names(variables: Mapping[str, str]) -> Check:
 
 def pth_file(paths: list[Path]) -> Check:
     if not paths:
-        return Check("pth", "ok", "not enabled (`precompiled enable` enables it for every run)")
+        return Check("pth", "ok", "not enabled (`precompiled enable` enables the hook for every run)")
     for path in paths:
         try:
             altered = path.read_text() != pth.LINE
         except (OSError, UnicodeDecodeError) as error:
             return Check("pth", "fail", f"{path} cannot be read: {error}", "Run `precompiled enable` again")
         if altered:
-            return Check("pth", "warn", f"{path} is not what this version writes", "Run `precompiled enable` again")
+            return Check("pth", "warn", f"{path} has the text of a different version", "Run `precompiled enable` again")
     return Check("pth", "ok", f"enabled: {', '.join(map(str, paths))}")
 
 
 def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
     """Whether the hook is on in a program that is started in this shell without `precompiled run`."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
-        return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
+        return Check("hook", "ok", f"a new process of {sys.executable} has the hook")
     if switched_off(variables):
         return Check("hook", "warn", f"off, as PRECOMPILED={variables[SWITCH]} is set", "Unset PRECOMPILED")
     if found.state in ("failed", "error"):
@@ -111,14 +114,14 @@ def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
         return Check(
             "hook",
             "fail",
-            f"PYTHONPATH has the folder of precompiled, but {other} shadows it",
+            f"{other} shadows the folder of precompiled on PYTHONPATH",
             f"Put {python_path.hook_folder()} first on PYTHONPATH, as `precompiled run` does, "
             "or run `precompiled enable`",
         )
     return Check(
         "hook",
         "warn",
-        f"a fresh {sys.executable} does not have the hook",
+        f"a new process of {sys.executable} lacks the hook",
         "Start programs with `precompiled run -- CMD`, run `precompiled enable` once, call precompiled.enable(), "
         'or use torch.compile(backend="precompiled")',
     )
@@ -129,7 +132,7 @@ def below_run(found: probe.Probe) -> Check:
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         ours = str(python_path.hook_folder())
         chained = found.sitecustomize and not found.sitecustomize.startswith(ours)
-        return Check("run", "ok", f"works, and runs {found.sitecustomize} as well" if chained else "works")
+        return Check("run", "ok", f"works, and also runs {found.sitecustomize}" if chained else "works")
     problem = found.problem or f"the hook is {found.state}"
     return Check("run", "fail", f"`precompiled run` has no effect: {problem}", "Reinstall precompiled")
 
@@ -143,7 +146,9 @@ def torch_version(version: str | None) -> Check:
     except ValueError:
         return Check("torch", "fail", f"torch's version {version!r} cannot be read", wanted)
     if not known:
-        return Check("torch", "fail", f"torch {version} is not supported: it compiles as plain torch does", wanted)
+        return Check(
+            "torch", "fail", f"torch {version} is not supported: torch.compile works without precompiled", wanted
+        )
     return Check("torch", "ok", f"torch {version}")
 
 
@@ -154,7 +159,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 def route(found: probe.Probe) -> Check:
     """Whether torch.compile is routed to precompiled once torch is imported."""
     if found.state == "on":
-        return Check("route", "ok", "torch.compile is routed once torch is imported")
+        return Check("route", "ok", "precompiled serves torch.compile when torch is imported")
     return Check(
         "route",
         "fail",
@@ -166,14 +171,14 @@ def route(found: probe.Probe) -> Check:
 def packages(found: probe.Probe) -> Check:
     """Whether a process can reuse the traces of earlier processes."""
     if found.packages == "on":
-        return Check("packages", "ok", "a process reuses the traces of earlier ones")
+        return Check("packages", "ok", "a process reuses the traces of earlier processes")
     if found.packages == "off":
         return Check("packages", "ok", "the setting `packages` is off: each process traces")
     return Check(
         "packages",
         "warn",
-        f"each process traces, since packages are off with this torch: {found.packages}",
-        f"Artifacts are still used; {_REPORT_THIS}",
+        f"packages are off with this torch, so each process traces: {found.packages}",
+        f"Artifacts are used; {_REPORT_THIS}",
     )
 
 

@@ -30,7 +30,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
 def inotify(watches: int | None, instances: int | None, used: int) -> Check:
     """Whether inotify can report saved files to `precompiled watch`, which otherwise polls them."""
-    slow = "`precompiled watch` notices a saved file later, as it then only looks from time to time"
+    slow = "`precompiled watch` polls files, so it notices a save later"
     if watches is None or instances is None:
         return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
     if used + FEW_INSTANCES_LEFT > instances:
@@ -94,8 +94,8 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
         return Check(
             "gpus",
             "warn",
-            f"there are NVIDIA devices, but `nvidia-smi -L` says: {said or 'it is not on PATH'}",
-            "Check the driver; the daemon asks nvidia-smi for the GPUs",
+            f"there are NVIDIA devices, but `nvidia-smi -L` fails: {said or 'it is not on PATH'}",
+            "Check the driver; the daemon gets the GPUs from nvidia-smi",
         )
     return Check("gpus", "ok", f"none{limited}; graphs on the CPU are served")
 

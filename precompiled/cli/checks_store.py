@@ -40,7 +40,7 @@ def run(settings: Settings) -> Iterator[Check]:
             "warn",
             f"{store.root} is on {filesystems.kind_of(store.root)}: other hosts' artifacts arrive without an event, "
             "and scratch files are slow there",
-            "Set PRECOMPILED_CACHE_DIR to a local disk; share what `precompiled bake` makes, as PRECOMPILED_BASE",
+            "Set PRECOMPILED_CACHE_DIR to a local disk; share output of `precompiled bake` with PRECOMPILED_BASE",
         )
     yield from run_bases(store)
     build = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
@@ -69,12 +69,12 @@ def directories(store: Store) -> Check:
     """Check owner and mode of the store's directories, as readers do."""
     if not store.root.exists():
         if not (why := why_not_made(store.root)):
-            return Check("store", "ok", f"{store.root} will be made when something is published")
+            return Check("store", "ok", f"{store.root}: the first compile will create it")
         return Check(
             "store",
             "fail",
-            f"{store.root} does not exist, and cannot be made: {why}",
-            "Set PRECOMPILED_CACHE_DIR to a directory of yours",
+            f"{store.root} does not exist, and cannot be created: {why}",
+            "Set PRECOMPILED_CACHE_DIR to a directory that you can write to",
         )
     for directory in (store.root, store.artifacts, store.tmp, store.quarantined):
         try:
@@ -89,7 +89,7 @@ def directories(store: Store) -> Check:
             return Check(
                 "store",
                 "warn",
-                f"{directory} cannot be written: artifacts are used, but none is added",
+                f"{directory} cannot be written: workers cannot add artifacts",
                 f"Make {directory} writable, or set PRECOMPILED_CACHE_DIR",
             )
     return Check("store", "ok", str(store.root))
@@ -140,7 +140,7 @@ def quarantine(store: Store) -> Check:
     except (FileNotFoundError, PermissionError):
         names = []
     if names:
-        what = format_count(len(names), "corrupt file or folder lies", "corrupt files or folders lie")
+        what = format_count(len(names), "corrupt file or folder is", "corrupt files or folders are")
         return Check(
             "quarantine",
             "warn",
@@ -157,8 +157,8 @@ def base(found: Base) -> Check:
         return Check(
             what,
             "warn",
-            "it does not exist, so it serves nothing",
-            "Correct `base` (`precompiled config base` shows where it is set), or bake it",
+            "it does not exist",
+            "Correct `base` (`precompiled config base` shows its origin), or bake it",
         )
     count, others = 0, 0
     try:
@@ -177,8 +177,8 @@ def base(found: Base) -> Check:
         action = error.action if isinstance(error, UntrustedStore) else f"`chmod -R a+rX {found.root}`"
         return Check(what, "warn", f"{error} (its contents are ignored)", action)
     if others:
-        text = f"{format_count(others, 'artifact')} of {others + count} cannot be used: damaged, or of another version"
-        return Check(what, "warn", text, "Bake it anew with this version: `precompiled bake`")
+        text = f"{format_count(others, 'artifact')} of {others + count} are damaged, or of another version"
+        return Check(what, "warn", text, "Bake it again with this version: `precompiled bake`")
     return Check(what, "ok", format_count(count, "artifact"))
 
 
@@ -190,9 +190,9 @@ def left_out(store: Store) -> Check:
         notes = []
     if notes:
         unfit = format_count(len(notes), "artifact")
-        text = f"{unfit} of base stores turned out to be unfit: {store.quarantined} has notes"
-        return Check("bases", "warn", text, "Bake the base anew; `precompiled cache clear` removes the notes")
-    return Check("bases", "ok", "no artifact of them was unusable")
+        text = f"{unfit} of base stores cannot be used: {store.quarantined} has notes"
+        return Check("bases", "warn", text, "Bake the base again; `precompiled cache clear` removes the notes")
+    return Check("bases", "ok", "all their artifacts were usable")
 
 
 def _raise(error: OSError) -> None:
@@ -228,7 +228,7 @@ def buildable(directory: Path, noexec: bool) -> Check:
         return Check(
             "build noexec",
             "warn",
-            f"{directory} is mounted noexec: what Inductor builds there cannot be loaded",
+            f"{directory} is mounted noexec: code that Inductor builds there cannot be loaded",
             "Set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a directory on another disk",
         )
     return Check("build noexec", "ok", f"native code can be built in {directory}")

@@ -28,7 +28,7 @@ def show(slot: int, texts: list[str]) -> None:
     for text in texts:
         click.echo(f"\ncode of artifact {slot}\n\n{text.rstrip()}")
     if not texts:
-        click.echo(f"\nartifact {slot} has no code of Inductor that can be read")
+        click.echo(f"\nartifact {slot} has no readable code of Inductor")
 
 
 def extract_generated_code(bundle: bytes) -> list[str]:

@@ -168,7 +168,7 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
         os.kill(pid, signal.SIGTERM)  # a daemon of another version does not understand the Stop message
     if not _wait_for_end(pid, timeout):
         raise DaemonError(
-            f"the daemon (pid {pid}) still runs {timeout:g} s after it was asked to stop",
+            f"the daemon (pid {pid}) still runs {timeout:g} s after the request to stop",
             f"Give a longer --timeout, or run `kill -9 {pid}`",
             code="stop-timed-out",
         )

@@ -78,7 +78,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
             return
         if not kepts.all:
             raise StoreError(
-                f"no graph was compiled yet for the store {store.root}",
+                f"no graph has been compiled yet for the store {store.root}",
                 "Run a program with `precompiled run` first",
                 code="no-such-key",
             )
@@ -178,7 +178,7 @@ def _show(found: Explained) -> None:
     for cause in found.causes:
         runs.show_cause(cause, "")
     if nearest is None:
-        click.echo("The store had no similar graph when this one was compiled.")
+        click.echo("The store had no similar graph at the time of the compile.")
         return
     click.echo(f"\nnearest: {nearest.kept}")
     if found.equal:
@@ -197,7 +197,7 @@ def _show(found: Explained) -> None:
 
 def _show_variant(found: Explained, variant: dict[str, Any], earlier: Sequence[Mapping[str, object]]) -> None:
     sizes = named_sizes(found.program, variant["sizes"])
-    click.echo(f"\nartifact {variant['slot']}: no earlier artifact's guards accept the sizes {sizes or '(not kept)'}")
+    click.echo(f"\nartifact {variant['slot']}: no earlier artifact accepts the sizes {sizes or '(not kept)'}")
     for other in earlier:
         click.echo(f"  artifact {other['slot']} needs {other['guards'] or 'no particular sizes'}")
     names = "; ".join(f"{symbol} is {name}" for symbol, name in listing.symbols(found.program).items())

@@ -161,9 +161,9 @@ def explain(document: dict[str, Any]) -> None:
     digits = document["entry"][:SHOWN_DIGITS]
     click.echo(f"{document['function']}: entry {digits}, used {human_age(document['used'])} ago")
     if document["stays"]:
-        click.echo(f"\nIt runs uncompiled: {document['stays']}")
+        click.echo(f"\nThe function runs uncompiled: {document['stays']}")
     elif not document["others"]:
-        click.echo("\nThis program has no other entry to compare it with.")
+        click.echo("\nThis program has no other entry to compare.")
     for number, other in enumerate(document["others"]):
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:

@@ -38,7 +38,7 @@ def retry_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> Non
     `precompiled cache ls` shows the KEYs of failed graphs; the first four digits are enough.
     """
     found = retry(settings, keys)
-    out.result({"retried": found}, f"The next program that needs {_shown(found)} compiles it again.")
+    out.result({"retried": found}, f"The daemon compiles {_shown(found)} for the next program that needs it.")
 
 
 def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:

@@ -52,7 +52,7 @@ def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> i
     except OSError as error:
         raise DaemonError(
             f"there is no log to read at {path} ({error.strerror})",
-            "`precompiled daemon start` starts a daemon, which writes one",
+            "`precompiled daemon start` starts a daemon that writes a log",
             code="no-log",
         ) from error
     found = [line.rstrip("\n") for line in deque(file, lines)]

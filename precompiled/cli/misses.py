@@ -166,9 +166,9 @@ def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
     """Find in the store what became of a graph that was pending when its process ended."""
     kept = kepts.of(graph.get("key", "")) if kepts is not None else []
     if any(isinstance(item.stored, Artifact) for item in kept):
-        return "it has been compiled since"
+        return "the graph has been compiled since"
     failed = next((item.stored.reason for item in kept if isinstance(item.stored, Failure)), "")
-    return f"its compile has failed since ({failed})" if failed else ""
+    return f"the compile has failed since ({failed})" if failed else ""
 
 
 def _add(miss: Miss, process: RunProcess, graph: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ class Kepts:
         """Explain why a key was new. ``files``: further source files of the program. Raises StoreError."""
         mine = self.of(whole)
         if not mine:
-            said = f"nothing of {whole[:SHOWN_DIGITS]} can be read"
+            said = f"no file of {whole[:SHOWN_DIGITS]} can be read"
             raise StoreError(said, "Run `precompiled doctor`", code="unreadable")
         program = next((found for item in mine if (found := self.program(item)) is not None), None)
         if program is None or operations(program) is None:

@@ -50,6 +50,6 @@ def package_command(out: Output, settings: Settings, file: Path) -> None:
             [(row["name"], row["kind"], str(row["guards"]), str(row["graphs"])) for row in index.functions],
             right=("GUARDS", "GRAPHS"),
         )
-        click.echo("\nAll digests are right. The file contains code: load it only if you trust its origin.")
+        click.echo("\nAll digests match. The file contains code: load it only if you trust its origin.")
 
     out.result(document, show)

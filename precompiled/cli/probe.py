@@ -76,7 +76,7 @@ def _ask(question: str, variables: Mapping[str, str]) -> Probe:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
+        return Probe(state="error", problem=f"{sys.executable} cannot be run: {error}")
     try:
         # Parse only the last line, because other start-up code may print as well.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))

@@ -79,5 +79,5 @@ def remove(path: Path) -> bool:
 def _other_way(directory: Path) -> str:
     own = user_site()
     if own is not None and own != directory:
-        return "Write it for you alone with `precompiled enable --user`, or use `precompiled run -- CMD`"
+        return "Run `precompiled enable --user`, or use `precompiled run -- CMD`"
     return "Use `precompiled run -- CMD` instead, which needs no file"

@@ -132,7 +132,7 @@ def find_run(settings: Settings, name: str) -> Run:
         names = ", ".join(run.name for run in known[:5])
         raise PrecompiledError(
             f"there is no run {name!r}" if known else "no run has used the hook yet",
-            f"The last ones are {names}" if known else "Run a program first: `precompiled run -- python train.py`",
+            f"The last runs are {names}" if known else "Run a program first: `precompiled run -- python train.py`",
             code="no-such-run",
         )
     return found
@@ -274,7 +274,7 @@ def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) ->
     reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
     why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
-    return in_words(why) if why or not is_first else "no package for its present source: it is new, or was edited"
+    return in_words(why) if why or not is_first else "no package for its present source: the function is new or edited"
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:

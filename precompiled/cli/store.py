@@ -101,7 +101,7 @@ def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> 
     failure = store.failure(whole)
     if not artifacts and failure is None:
         raise StoreError(
-            f"nothing of {whole[:SHOWN_DIGITS]} can be read (corrupt files were moved to {store.quarantined})",
+            f"no file of {whole[:SHOWN_DIGITS]} can be read (corrupt files were moved to {store.quarantined})",
             "The graph is compiled again when a program needs it",
             code="unreadable",
         )
@@ -187,7 +187,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     before = sum(scratch.weigh(store.root).values())
     if not yes and not out.as_json:
         if not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal to ask for confirmation. Add --yes")
+            raise click.UsageError("No terminal for the confirmation. Add --yes")
         what = format_count(len(wholes), "graph") if keys else f"everything ({human_bytes(before)})"
         if not click.confirm(f"Remove {what} from {store.root}?", err=True):
             out.note("Nothing removed.")
@@ -256,7 +256,7 @@ def open_store(settings: Settings) -> Store:
     except PermissionError as error:
         raise StoreError(
             f"{store.root} cannot be read: {error.strerror}",
-            "It belongs to another user; set PRECOMPILED_CACHE_DIR to a directory of yours",
+            "It belongs to another user; set PRECOMPILED_CACHE_DIR to your own directory",
             code="store-unreadable",
         ) from error
     return store

@@ -132,7 +132,7 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
             code="hook",
         )
     if switched_off(os.environ):
-        out.note(f"precompiled: PRECOMPILED={os.environ[SWITCH]} is set in this shell, and keeps precompiled off.")
+        out.note(f"precompiled: PRECOMPILED={os.environ[SWITCH]} is set in this shell, so precompiled stays off.")
     verb = "Wrote" if changed else "Already enabled by"
     out.result(
         {"enabled": True, "changed": changed, "path": str(path), "python": sys.executable},
@@ -150,6 +150,9 @@ def disable_command(out: Output, settings: Settings) -> int:
     from precompiled.cli import pth
 
     removed = [str(path) for path in pth.candidates() if pth.remove(path)]
-    text = "\n".join(f"Removed {path}" for path in removed) or "Nothing to remove: this Python was not enabled."
+    text = (
+        "\n".join(f"Removed {path}" for path in removed)
+        or "Nothing to remove: precompiled was not enabled for this Python."
+    )
     out.result({"enabled": False, "changed": bool(removed), "removed": removed, "python": sys.executable}, text)
     return 0

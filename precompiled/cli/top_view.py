@@ -264,7 +264,7 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
     if choices.typing == "program":
         foot = f"program: {choices.program}_  (Enter: only these, Esc: all)"
     elif choices.typing:
-        foot = f"{choices.typing} key: {choices.typed}_  (Enter: do it, Esc: not)"
+        foot = f"{choices.typing} key: {choices.typed}_  (Enter: yes, Esc: no)"
     elif choices.said:
         foot = choices.said
     else:

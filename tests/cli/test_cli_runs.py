@@ -377,7 +377,7 @@ def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, m
     for name in "abc":
         recorded(tmp_path, name, GraphReport(name, "f [0/0]", name * 64, "pending"), files={})
     said = [answer("explain", "--run", name)["misses"][0]["since"] for name in "abc"]
-    assert said == ["it has been compiled since", "its compile has failed since (compile-error)", ""]
+    assert said == ["the graph has been compiled since", "the compile has failed since (compile-error)", ""]
 
 
 def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> None:

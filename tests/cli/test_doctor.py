@@ -41,7 +41,7 @@ def test_switch() -> None:
 @pytest.mark.parametrize("value", ["off", "False", "no", "00", " 0"])
 def test_every_off_value_switches_precompiled_off(value: str) -> None:
     check = checks_hook.switch({"PRECOMPILED": value}, "eager", False)
-    assert check.state == "warn" and "everything is off" in check.message and f"PRECOMPILED={value} " in check.message
+    assert check.state == "warn" and "precompiled is off" in check.message and f"PRECOMPILED={value} " in check.message
 
 
 def test_an_invalid_value_switches_nothing_off() -> None:
@@ -196,9 +196,9 @@ def test_runtime_directory(tmp_path: Path) -> None:
 def test_no_daemon_starts_without_a_runtime_directory() -> None:
     checks = {check.check: check for check in checks_daemon.run(config.Settings(runtime_dir=Path("/proc/nope")))}
     assert checks["runtime directory"].state == checks["daemon"].state == "fail"
-    assert "/proc takes no directory" in checks["runtime directory"].message
+    assert "/proc cannot get a new directory" in checks["runtime directory"].message
     store = checks_store.directories(Store(Path("/proc/nope")))
-    assert store.state == "fail" and "cannot be made" in store.message
+    assert store.state == "fail" and "cannot be created" in store.message
 
 
 @pytest.mark.parametrize(
