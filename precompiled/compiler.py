@@ -264,7 +264,9 @@ def _compile_program(
     if result.native.files and not uses_cpu:
         # The code is for this CPU and this compiler, but the key contains neither. So hosts with a different CPU or
         # compiler would load the code.
-        raise CompileFailed("the graph has kernels for the CPU, which nothing of it shows", code="hidden-cpu-kernels")
+        raise CompileFailed(
+            "the compile made CPU kernels, although all values of the graph are on a GPU", code="hidden-cpu-kernels"
+        )
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
@@ -325,7 +327,7 @@ def _check_environment(wanted: Mapping[str, object], here: Mapping[str, object])
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:
         shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)
-        raise CompileFailed(f"the worker's environment is not the client's ({shown})", code="environment-differs")
+        raise CompileFailed(f"worker and client have different environments ({shown})", code="environment-differs")
 
 
 # Seconds between evictions: adding up the sizes of 10,000 artifacts takes one second.
@@ -366,7 +368,7 @@ def _publish_failure(
         # The message may hold a traceback, which belongs in the log.
         sys.stderr.write(f"the failure of {job.key[:12]} ({code}) is not recorded: {message}\n")
         said = message.partition("\n")[0][:200]
-        return _failed(job, started, error.code, f"{error}; what was to be recorded is {code}: {said}")
+        return _failed(job, started, error.code, f"{error}; the failure to record is {code}: {said}")
     return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
 
 

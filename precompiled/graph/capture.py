@@ -122,7 +122,7 @@ def capture(
     ``held``: the tensors that are the graph's last inputs (torch_internals/client/graph_attributes.py).
     """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
-        raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
+        raise Bypass("the graph contains parameters or buffers", code="graph-attribute")
     groups = process_groups.used_groups(module)
     numbers = {name: group_names.numbered_name(number) for number, name in enumerate(groups)}
     graph = graph_codec.encode(module, numbers)

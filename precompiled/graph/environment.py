@@ -157,7 +157,7 @@ def device_with(wanted: Mapping[str, object]) -> tuple[str, str]:
         if not names:
             return device, ""
         problems.append("; ".join(f"{name}: {wanted.get(name)!r}, here {here.get(name)!r}" for name in names))
-    return "", min(problems, key=len, default="gpu: there is none here")
+    return "", min(problems, key=len, default="gpu: this host has none")
 
 
 def _keyed_variables(of_a_worker: bool) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Weights:
         """The data for a job. Raises CompileFailed if a weight has changed since the capture."""
         parts = [_read(tensor, bytes) for tensor in self.tensors]
         if tuple(hashlib.sha256(part).hexdigest() for part in parts) != self.digests:
-            raise CompileFailed("a weight was changed after its graph was captured", code="weights-changed")
+            raise CompileFailed("a weight changed after the capture of its graph", code="weights-changed")
         return b"".join(parts)
 
     @property

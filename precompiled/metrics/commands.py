@@ -95,7 +95,7 @@ def _registry(settings: Settings) -> CollectorRegistry:
         from prometheus_client import CollectorRegistry
     except ImportError as error:
         raise PrecompiledError(
-            "metrics need prometheus-client, which this environment lacks",
+            "metrics need prometheus-client, which is not installed",
             words.install("metrics"),
             code="metrics-unavailable",
         ) from error
@@ -160,7 +160,7 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
             bound: Any = server.server_address  # type: ignore[attr-defined, unused-ignore]
             shown = f"http://{bound[0]}:{bound[1]}/metrics"
         elif host and os.sep not in where:
-            raise OSError("it is neither a port nor a path")  # a text with a colon needs a slash to be a path
+            raise OSError("not a port or a path")  # a text with a colon needs a slash to be a path
         else:
             path = Path(where).absolute()
             _remove_socket(path)

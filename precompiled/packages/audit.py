@@ -19,7 +19,7 @@ from precompiled.store.packages import PackageStore
 
 log = logging.getLogger("precompiled.package")
 
-SAID = "it has a package, which this process checked by a trace (PRECOMPILED_PACKAGE_AUDIT): both agree"
+SAID = "this process checked the package by a trace (PRECOMPILED_PACKAGE_AUDIT): both agree"
 
 
 def is_drawn(fraction: float) -> bool:
@@ -31,26 +31,26 @@ def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str |
     """How a fresh trace differs from a stored entry, as a phrase for a message. None if the programs are equal."""
     (before, about), (here, fresh_about) = kept, fresh
     if before.kind != here.kind:
-        return f"it is {here.kind}, and a package says {before.kind}"
+        return f"the trace is {here.kind}, but the package has {before.kind}"
     if before.artifacts != here.artifacts:
-        return "it has other graphs"
+        return "its graphs differ"
     if before.program != here.program:
-        return "it has other bytecode"
+        return "its bytecode differs"
     guarded = {(guard.source, guard.kind, guard.parameters) for guard in About.parse(about).guards}
     for guard in About.parse(fresh_about.to_bytes()).guards:
         if (guard.source, guard.kind, guard.parameters) not in guarded:
-            return f"it has a guard more, {guard.kind} on {guard.source}"
+            return f"it has an additional guard, {guard.kind} on {guard.source}"
     return None
 
 
 def refuse(store: PackageStore, header: Header, differs: str) -> NotPortable:
     """Refuse the packages of the entry's function in this store, and warn. Returns the error to raise."""
     name = f"{header.module}.{header.qualname}"
-    said = f"a trace of {name} gave something else than its package: {differs}. Its packages are out of use here"
+    said = f"a trace of {name} differs from its package: {differs}. This store disabled the packages of {name}"
     store.refuse(header, said)
     log.warning("%s", said)
     warnings.warn(
-        f"precompiled: {said}. This process runs what it traced. Please report this, with the function's source",
+        f"precompiled: {said}. This process runs the traced code. Please report this bug, with the function's source",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -196,7 +196,7 @@ class Automatic:
             if looked.refused is not None:
                 raise NotPortable(looked.refused, code="package-audit")
             if asked := frame_entry.device_numbers(traced):
-                raise NotPortable(f"its code asks a GPU: {', '.join(asked)}", code="package-device-numbers")
+                raise NotPortable(f"its code reads numbers of a GPU: {', '.join(asked)}", code="package-device-numbers")
             store, before = session.store.packages, looked.audited
             try:
                 if looked.requires is None:
@@ -207,7 +207,9 @@ class Automatic:
                     made = complete()
             except NotPortable as reason:
                 if before is not None and reason.code not in _OF_THIS_PROCESS:
-                    raise audit.refuse(store, before.header, f"it cannot be kept ({reason.code}: {reason})") from reason
+                    raise audit.refuse(
+                        store, before.header, f"the trace cannot be stored ({reason.code}: {reason})"
+                    ) from reason
                 raise
             if before is not None:
                 differs = audit.difference((before.header, before.about), (made.header, made.about))
@@ -216,7 +218,9 @@ class Automatic:
                 report.state, report.message = "audited", audit.SAID
                 return
             if session.settings.packages == "off":
-                raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
+                raise NotPortable(
+                    "this process records no packages (PRECOMPILED_PACKAGES=program does)", code="package-off"
+                )
             self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             interruptions.pass_on(error)

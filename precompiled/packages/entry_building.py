@@ -50,7 +50,7 @@ def build_entry(
         report.message = traced.skip
         if dynamo_state.passing():
             raise NotPortable(
-                "errors are suppressed or Dynamo is debugged: it may be left alone for this once",
+                "errors are suppressed or Dynamo is debugged, so Dynamo may skip it only this time",
                 code="package-passing",
             )
         left, reason = trace_recording.make_skipped_frame(frame, traced), traced.skip

@@ -93,7 +93,7 @@ class EntrySearch:
                     raise Mismatch(differs)
                 tried += 1
                 if tried > MAX_TRIED:
-                    looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
+                    looked.reasons.append(f"none of the {MAX_TRIED} newest entries fits this call")
                     return None
                 verified = self._verify(session, entry, frame, program, described, check_source=check_source)
                 if check_source and self._is_audited(session, entry, frame):
@@ -119,7 +119,7 @@ class EntrySearch:
             return result, FunctionReport(shown_name(frame), state, guards=entry.header.guards)
         # Entries of other programs are mentioned only if no entry of this program gave a reason.
         if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
-            looked.reasons.append("the program had other code when it was traced")
+            looked.reasons.append("the code of the program has changed since the trace")
         return None
 
     def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:

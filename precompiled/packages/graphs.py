@@ -52,7 +52,7 @@ def load(
     except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
         raise Mismatch(f"its operators differ: {error}") from error
     if safe_point.is_held():  # a checkpoint would repeat an eager run, but this graph would run compiled
-        raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
+        raise Mismatch("a checkpoint will recompute a different graph of the function, which ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     captured = CaptureState(
@@ -78,7 +78,7 @@ def _loaded(session: sessions.Session, artifact: Artifact, captured: CaptureStat
     try:
         return load_for_graph(session.store, artifact, captured)
     except Bypass as error:
-        raise Mismatch(f"an artifact is not for this process: {error}") from error
+        raise Mismatch(f"an artifact does not fit this process: {error}") from error
 
 
 def _dispatched(
@@ -95,7 +95,7 @@ def _dispatched(
     """
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:
-        raise Mismatch("its graph has meshes, and no further sizes of it can be compiled without a trace")
+        raise Mismatch("its graph has meshes, so further sizes need a trace")
     program = capture.restore_program(kept, captured)
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
@@ -109,7 +109,7 @@ def _dispatched(
     try:
         eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, program.groups), program.device))
     except Exception as error:  # an import failed, or a custom operator has other kernels
-        raise Mismatch(f"its graph cannot be run eager here: {error}") from error
+        raise Mismatch(f"its graph cannot run eager: {error}") from error
     dispatch = submitter.make_dispatch(program, eager, safe_point, may_submit)
     served = set()
     for artifact in artifacts:

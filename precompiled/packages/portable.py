@@ -27,14 +27,14 @@ from precompiled.version import VERSION
 _NAMED = {
     "torch": "another torch",
     "python": "another Python",
-    "machine": "another kind of machine",
+    "machine": "a different kind of machine",
     "cpu": "another CPU",
     "gpu": "another GPU",
     "devices": "another GPU",
     "triton": "another triton",
     "variables": "other environment variables",
-    "inductor": "other settings of Inductor",
-    "dynamo": "other settings of Dynamo",
+    "inductor": "different settings of Inductor",
+    "dynamo": "different settings of Dynamo",
 }
 
 
@@ -43,7 +43,7 @@ def save(compiled: object, path: str | Path) -> None:
     owner, target = _target(compiled)
     here = PROCESS.packages
     if here is not None and not here.flush(60.0):
-        raise PackageError("what was recorded is not written yet", "Try again", code="package-busy")
+        raise PackageError("the recorded entries are not written yet", "Try again", code="package-busy")
     session = sessions.current()
     packages = session.store.packages
     wanted = list(dict.fromkeys(dynamo_frames.entries_of(owner)))
@@ -55,7 +55,7 @@ def save(compiled: object, path: str | Path) -> None:
             dynamo_frames.entries_of(owner).clear()
             raise PackageError(
                 f"the entry {name[:12]} was evicted",
-                "Call torch.compiler.reset(), then the function, so that the entry is recorded again; then save",
+                "Call torch.compiler.reset(), then the function, then save",
                 code="package-evicted",
             ) from error
     if not any(entry.header.kind == "compiled" for entry in entries):
@@ -65,8 +65,8 @@ def save(compiled: object, path: str | Path) -> None:
             if report.reason
         ]
         raise PackageError(
-            "nothing of it was recorded" + (f" ({reasons[-1]})" if reasons else ""),
-            "Call it with the hook and packages on before it is saved",
+            "the function has no recorded entries" + (f" ({reasons[-1]})" if reasons else ""),
+            "Call it with the hook and packages on, then save",
             code="package-empty",
         )
     members: dict[str, bytes] = {}
@@ -153,7 +153,7 @@ def _target(compiled: object) -> tuple[object, types.FunctionType]:
     try:
         return dynamo_frames.unwrap_compiled(compiled)
     except NotPortable as reason:
-        raise PackageError(reason.message, "Give what torch.compile() returned", code=reason.code) from reason
+        raise PackageError(reason.message, "Pass what torch.compile() returned", code=reason.code) from reason
 
 
 def _check_function(
@@ -162,7 +162,7 @@ def _check_function(
     if (index.module, index.qualname) != (target.__module__, target.__qualname__):
         raise PackageError(
             f"{path} is for {index.module}.{index.qualname}, not for {target.__module__}.{target.__qualname__}",
-            "Load it on the function that it was saved of",
+            "Load it into the function that was saved",
             code="package-function",
         )
     if check_source and index.code != code_digest(target.__code__):

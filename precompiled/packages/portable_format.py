@@ -75,7 +75,7 @@ def read(path: Path) -> tuple[Index, dict[str, bytes]]:
         members = _members(_opened(path), path)
     except FileNotFoundError as error:
         raise PackageError(
-            f"{path} is not there", "Give the file that save_package wrote", code="package-missing"
+            f"{path} does not exist", "Pass a file that save_package wrote", code="package-missing"
         ) from error
     except (tarfile.TarError, EOFError, OSError) as error:
         raise PackageError(f"{path} is not a package file: {error}", "Save it again", code="package-corrupt") from error
@@ -84,7 +84,7 @@ def read(path: Path) -> tuple[Index, dict[str, bytes]]:
         raise PackageError(f"{path} is not a package file: it has no {INDEX}", "Save it again", code="package-corrupt")
     index = _open_index(raw, path)
     if set(index.files) != set(members):
-        raise PackageError(f"{path} has other members than its index says", "Save it again", code="package-corrupt")
+        raise PackageError(f"{path} has members that are not in its index", "Save it again", code="package-corrupt")
     for name, (size, digest) in index.files.items():
         if len(members[name]) != size or digest_of(members[name]) != digest:
             raise PackageError(f"{name} in {path} does not match its digest", "Save it again", code="package-corrupt")

@@ -34,7 +34,9 @@ class Publisher:
                     thread.start()
                 except RuntimeError as error:  # the thread limit is reached, or Python is shutting down
                     self._waiting.clear()
-                    raise StoreError(f"no thread can be had to write it: {error}", code="package-unwritable") from error
+                    raise StoreError(
+                        f"no thread can be started to write it: {error}", code="package-unwritable"
+                    ) from error
                 self._thread = thread
 
     def flush(self, timeout: float | None) -> bool:

@@ -207,7 +207,7 @@ class Bucket:
         if not done.wait(timeout_s):
             late = RemoteError(
                 f"the remote {self.url} did not answer within {timeout_s:g} s",
-                "`remote_timeout_s` is the limit",
+                "Raise `remote_timeout_s`",
                 code="remote-timeout",
             )
             breaker.failed(late)
@@ -226,7 +226,7 @@ class Bucket:
     def _error(self, error: Exception) -> RemoteError:
         return RemoteError(
             f"the remote {self.url} cannot be used: {type(error).__name__}: {str(error)[:300]}",
-            "Look at its address, its credentials and its state; until then all is as on one host",
+            "Check its address and credentials; until then, this host works alone",
             code="remote-unreachable",
         )
 

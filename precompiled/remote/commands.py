@@ -119,7 +119,7 @@ def _no_keys(keys: Sequence[str]) -> None:
 
 def _existing(program: str) -> str:
     if not os.path.isfile(program):
-        raise click.UsageError(f"--program: there is no file {program!r}")
+        raise click.UsageError(f"--program: the file {program!r} does not exist")
     return program
 
 

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--farm", default="")
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
-    parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
+    parser.add_argument("--base", type=Path, action="append", default=[], help="its objects are not fetched")
     # Pass the argument in the form "--max-bytes=N", because starting.BUDGETS compares this form.
     parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)
     parser.add_argument("--max-inodes", type=int, default=Settings.cache_max_inodes)

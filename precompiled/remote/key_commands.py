@@ -20,7 +20,7 @@ def new_command(out: Output, settings: Settings) -> None:
     key = keys.new()
     out.result(
         {"id": key.id, "public": str(key).strip(), "path": str(keys.folder() / keys.OWN)},
-        f"Wrote {keys.folder() / keys.OWN}. Run this on each host that is to trust the key:\n"
+        f"Wrote {keys.folder() / keys.OWN}. Run this on each host that must trust the key:\n"
         f"  precompiled remote keys trust '{key} NAME'",
     )
 

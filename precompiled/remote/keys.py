@@ -30,7 +30,7 @@ OWN = "own.pem"
 SUFFIX = ".pub"
 KEY_BYTES = 32
 _MAX_FILE_BYTES = 4096
-_NEW_KEY = "Move it away, then `precompiled remote keys new`"
+_NEW_KEY = "Move it away, then run `precompiled remote keys new`"
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -63,7 +63,7 @@ class PublicKey:
         except ValueError as error:
             raise BadKey(
                 f"{text[:80]!r} is not a public key: {error}",
-                "Give the line that `precompiled remote keys new` printed",
+                "Pass the line that `precompiled remote keys new` printed",
                 code="bad-public-key",
             ) from error
         return PublicKey(data, " ".join(name.split())[:100])
@@ -125,7 +125,7 @@ def new() -> PublicKey:
     except FileExistsError as error:
         raise BadKey(
             f"{folder() / OWN} exists already",
-            "Move it away to make a new one, which the other hosts must then trust",
+            "Move it away, then create a new key, which the other hosts must trust",
             code="key-exists",
         ) from error
     return public_of(private)
@@ -184,7 +184,7 @@ def _library() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        said = f"keys need the package cryptography, which is not here: {error}"
+        said = f"keys need the package cryptography, which cannot be imported: {error}"
         raise _unusable(said, words.install("remote")) from error
     return ed25519, serialization
 

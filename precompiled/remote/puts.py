@@ -70,7 +70,7 @@ class Puts:
                 self._fresh.append(QueuedPut(what, time.monotonic()))
                 self._state.notify_all()
                 return True
-        self._remote.gave_up(1, "the helper has left" if self._left else f"{MAX_WAITING} are waiting already")
+        self._remote.gave_up(1, "the helper has left" if self._left else f"{MAX_WAITING} objects already wait")
         return False
 
     def flush(self, timeout_s: float | None = None) -> bool:
@@ -166,7 +166,7 @@ class Puts:
                         continue
                     self._state.wait(None if due is None else LOOK_S if due <= 0 else min(due, LOOK_S))
             if old:
-                self._give_up(old, f"for {KEPT_S:g} s the remote did not take them")
+                self._give_up(old, f"the remote did not accept them for {KEPT_S:g} s")
                 self._changed()
 
     def _give_up(self, items: list[QueuedPut], why: str) -> None:

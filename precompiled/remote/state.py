@@ -81,7 +81,7 @@ def checks(settings: Settings) -> Iterator[Check]:
         yield Check(
             "remote trust",
             "warn",
-            f"everyone who can write to {settings.remote} runs code as you (remote_unsigned)",
+            f"each user who can write to {settings.remote} can run code as you (remote_unsigned)",
             "Create a key with `precompiled remote keys new`, and unset `remote_unsigned`",
         )
     state = last_state(settings)

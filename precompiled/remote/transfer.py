@@ -215,7 +215,7 @@ class Transfer:
     def _publish_artifact(self, item: Object, body: bytes) -> None:
         payload = packed.unpack(body, item.group)
         if form.variant_label(payload.manifest) != item.label:
-            raise ObjectRejected(f"{item.path} holds another variant", code="remote-corrupt")
+            raise ObjectRejected(f"{item.path} has a different variant", code="remote-corrupt")
         self.store.publish(payload)
 
     def _publish_entry(self, item: Object, body: bytes) -> None:

@@ -51,9 +51,9 @@ class Keys:
             self._keys[mine.id] = mine
         if not self._keys:
             raise RemoteError(
-                "a remote holds code from other hosts, and this host trusts no key",
+                "a remote has code from other hosts, and this host trusts no key",
                 "Run `precompiled remote keys new` on one host, and `precompiled remote keys trust` on the others. Or "
-                "set `remote_unsigned = true` if everyone who can write to the remote may run code here",
+                "set `remote_unsigned = true` if each user who can write to the remote may run code here",
                 code="remote-unusable",
             )
 
@@ -66,7 +66,7 @@ class Keys:
         key = self._keys.get(envelope.by)
         if key is None or not keys.verifies(key, envelope.signed(), envelope.signature):
             raise ObjectRejected(
-                f"the object of {envelope.name[:80]} has no signature of a key that this host believes",
+                f"the object of {envelope.name[:80]} has no signature by a key that this host trusts",
                 code="remote-untrusted",
             )
 

@@ -59,7 +59,7 @@ def wrap_pass(real: object, config: object, compile_range: tuple[int, int]) -> P
     except CompileFailed as error:
         raise Bypass(str(error), code=_CODE) from error
     if not same:
-        raise Bypass(f"a {type(real).__name__} has passes that its configuration does not tell", code=_CODE)
+        raise Bypass(f"a {type(real).__name__} has passes that are not in its configuration", code=_CODE)
     return made
 
 
@@ -93,7 +93,7 @@ class Pass(GraphPass):
             elif _donated:
                 context.donated_input_ids = _donated.pop()
             else:
-                raise CompileFailed("a pass of vLLM's runs again, or without the one before it", code=_CODE)
+                raise CompileFailed("a pass of vLLM runs twice, or without the pass before it", code=_CODE)
             real(graph)
             if _is_before_autograd(real):
                 _donated.append(context.donated_input_ids)
@@ -154,7 +154,7 @@ def _identity(real: Any) -> str:
 def _sent(config: Any) -> dict[str, object]:
     """Return the values of vLLM's configuration that passes read, as plain data. Raises Bypass."""
     if config.compile_debug_dump_path():
-        raise Bypass("vLLM is to write down its graphs (debug_dump_path)", code=_CODE)
+        raise Bypass("vLLM must write its graphs to files (debug_dump_path)", code=_CODE)
     found: dict[str, Any] = {"compile_debug_dump_path()": None}
     for part, names in _READ.items():
         held = getattr(config, part)

@@ -113,8 +113,8 @@ HEADER = fmt.Header("f" * 64, "m", "f", "c" * 64, False, "compiled", artifacts=[
         (HEADER, [("L['x']", "TENSOR_MATCH")], None),
         (HEADER, [], None),
         (replace(HEADER, kind="skipped"), [], "it is skipped, and a package says compiled"),
-        (replace(HEADER, artifacts=["b"]), [], "it has other graphs"),
-        (replace(HEADER, program="q"), [], "it has other bytecode"),
+        (replace(HEADER, artifacts=["b"]), [], "its graphs differ"),
+        (replace(HEADER, program="q"), [], "its bytecode differs"),
         (HEADER, [("G['y']", "ID_MATCH")], "it has a guard more, ID_MATCH on G['y']"),
     ],
 )

@@ -32,7 +32,7 @@ assert PROCESS.packages is None or PROCESS.packages.flush(60)
 reports = precompiled.package_report()
 print(json.dumps([[report.state, report.reason, report.message, *report.reasons] for report in reports]))
 """
-ANOTHER = "the program had other code when it was traced"
+ANOTHER = "the code of the program has changed since the trace"
 
 
 @pytest.fixture

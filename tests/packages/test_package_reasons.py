@@ -114,7 +114,7 @@ def test_guard_without_a_check_prevents_recording(kind: str) -> None:
     """
     guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
     reader = guard_facts.SourceReader({"x": {"a": 1}}, globals())
-    with pytest.raises(NotPortable, match=rf"no check stands for the guard {kind} on L\['x'\]") as raised:
+    with pytest.raises(NotPortable, match=rf"no check exists for the guard {kind} on L\['x'\]") as raised:
         guard_facts.facts([guard], reader, Descriptions())
     assert raised.value.code == "package-guard"
 
@@ -161,7 +161,7 @@ def test_frame_skipped_for_one_call_is_not_recorded(here: ThisProcess) -> None:
     with torch._dynamo.config.patch(suppress_errors=True):
         torch.compile(nothing)(X)  # the function has no operation, so Dynamo skips its frame
     (report,) = precompiled.package_report()
-    assert report.reason == "package-passing" and "left alone for this once" in report.message
+    assert report.reason == "package-passing" and "skip it only this time" in report.message
 
 
 @pytest.mark.reason("package-off")
@@ -295,9 +295,9 @@ def refused(code: str, call: Callable[..., Any], *args: Any) -> str:
 def test_save_refuses_functions_that_precompiled_did_not_compile(here: ThisProcess, tmp_path: Path) -> None:
     file = tmp_path / "file"
     said = refused("package-not-compiled", precompiled.save_package, double, file)
-    assert said == "this is not what torch.compile() gives for a function or a module"
+    assert said == "the argument is not what torch.compile() returns for a function or module"
     other = torch.compile(double, backend="eager")
-    assert "another backend" in refused("package-not-compiled", precompiled.load_package, other, file)
+    assert "backend is not inductor" in refused("package-not-compiled", precompiled.load_package, other, file)
 
 
 @pytest.mark.reason("package-busy")
@@ -314,14 +314,14 @@ def test_save_fails_while_entries_are_written(
             said = refused("package-busy", precompiled.save_package, made, tmp_path / "file")
         finally:
             written.set()
-    assert said == "what was recorded is not written yet"
+    assert said == "the recorded entries are not written yet"
 
 
 @pytest.mark.reason("package-empty")
 def test_save_without_entries_gives_the_reason(tmp_path: Path) -> None:
     with recording(PRECOMPILED_PACKAGES="0"):
         said = refused("package-empty", precompiled.save_package, compiled(), tmp_path / "file")
-    assert said.startswith("nothing of it was recorded (") and "package-off" in said
+    assert said.startswith("the function has no recorded entries (") and "package-off" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -383,7 +383,7 @@ def test_package_file_with_unknown_members_is_refused(file: Path, member: str) -
 @pytest.mark.reason("package-missing")
 @pytest.mark.parametrize("place", ["absent", "absent/file"])
 def test_missing_package_file_is_an_error(here: ThisProcess, tmp_path: Path, place: str) -> None:
-    assert refused("package-missing", load, tmp_path / place) == f"{tmp_path / place} is not there"
+    assert refused("package-missing", load, tmp_path / place) == f"{tmp_path / place} does not exist"
 
 
 @pytest.mark.reason("package-untrusted")

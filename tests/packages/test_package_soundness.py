@@ -73,14 +73,14 @@ def test_case_is_recorded_or_refused_with_its_reason(recorded: tuple[Host, dict[
 
 # For each case of NEVER, the code of its reason and a part of the message.
 SAID = {
-    "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
+    "asks_for_id": ("package-id", "f calls id(), whose result is specific to this process"),
     "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
     "frozen_weights": ("package-graph", "a graph of it is for this process alone"),
     "inputs_that_overlap": ("package-graph", "a graph of it is for this process alone"),
     "a_random_number": ("package-global", "into the globals"),
     "module_as_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "native_call_that_reads_the_environment": ("package-native-call", "that function reads the module os"),
-    "native_call_with_a_tensor_as_a_default": ("package-native-call", "is given an object that is not described"),
+    "native_call_with_a_tensor_as_a_default": ("package-native-call", "gets an object that cannot be compared"),
     "native_call_that_is_given_a_lock": ("package-native-call", "that function reads _thread.lock"),
     "native_call_that_reads_a_getter": ("package-native-call", "that function reads os.getenv"),
     "native_call_that_reads_a_file": ("package-native-call", "that function uses open"),
@@ -101,8 +101,8 @@ SAID = {
         f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order differs between processes")
         for number in range(22)
     },
-    "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
-    "asks_for_a_seed": ("package-id", "seed() gave a number when it was traced"),
+    "asks_for_hash": ("package-id", "f calls hash(), whose result is specific to this process"),
+    "asks_for_a_seed": ("package-id", "seed() returned a number in the trace"),
     "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),
     "module_in_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "a_protocol_of_values": ("package-not-portable", "of the protocol Scaled is not said by classes alone"),
@@ -112,7 +112,7 @@ SAID = {
     "a_union_with_a_hook": ("package-not-portable", "Scaled.__subclasshook__ reads the global WANTED"),
     "key_of_a_max": ("package-not-portable", "the key of a max() is run untraced"),
     "key_of_a_max_that_is_a_class": ("package-not-portable", "the key of a max() is run untraced"),
-    "a_region_like_another": ("package-not-portable", "a region was taken for one that had been traced"),
+    "a_region_like_another": ("package-not-portable", "Dynamo reused the trace of an earlier region"),
     "assumed_constant_of_a_local": ("package-assumed-constant", "is assumed to give a constant: no name leads to it"),
 }
 

@@ -197,7 +197,7 @@ def test_custom_op_is_encoded_with_its_module_and_source_digest() -> None:
     assert call_targets.encode(torch.ops.precompiled_tests.doubled) == encoded
     assert captured(doubled, X).program.modules == {module: digest}
     assert call_targets.decode(encoded) is operator
-    with pytest.raises(ValueError, match="are not those of the capture"):
+    with pytest.raises(ValueError, match="differ from the capture"):
         call_targets.decode([*encoded[:5], "0" * 64, encoded[6]])
 
 

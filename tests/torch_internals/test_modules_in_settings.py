@@ -38,7 +38,7 @@ def test_module_is_encoded_with_the_digest_of_its_content(module: ModuleType) ->
     assert name == "held_by_a_pass" and compiler_config._value(plain) == [module]
     module.NAME = "exp"
     assert dict(code_settings.modules(encoded([module]))) != {name: digest}
-    with pytest.raises(ValueError, match="are not those of the capture"):
+    with pytest.raises(ValueError, match="differ from the capture"):
         compiler_config._value(plain)
 
 

@@ -79,7 +79,7 @@ def _constant(value: object) -> object:
     if (module := module_of_globals(value)) is not None:
         return ["globals", module]
     if type(value) is dict and "__builtins__" in value:
-        raise NotPortable("a function is made with globals that no module has", code="package-global")
+        raise NotPortable("a function has globals that do not belong to a module", code="package-global")
     if isinstance(value, frozenset):  # its order differs between processes
         return ["frozenset", sorted(repr(_constant(item)) for item in value)]
     return [type(value).__qualname__, repr(value)]

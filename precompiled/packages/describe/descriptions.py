@@ -217,7 +217,7 @@ class Descriptions:
             return ["self-described", f"{kind.__module__}.{kind.__qualname__}", data]
         state = state_of(value)
         if state is None:
-            raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")
+            raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} can only be compared by identity")
         known = self._objects.get(id(value))
         if known is None:
             self._kept.append(value)
@@ -264,7 +264,7 @@ class Descriptions:
 
     def _check_size(self, value: Any) -> None:
         if len(value) > MAX_ITEMS:
-            raise NotPortable(f"a {type(value).__qualname__} of {len(value)} items is too large to be compared")
+            raise NotPortable(f"a {type(value).__qualname__} of {len(value)} items is too large for a comparison")
 
     # ------------------------------------------------------------------ code
 

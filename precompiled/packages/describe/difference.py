@@ -55,7 +55,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
     if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
         index = _first(here[0], before[0])
         if index is not None and TENSOR[index] == "memory":
-            return Difference("it shares its memory with other inputs, or begins elsewhere in it")
+            return Difference("it shares its memory with other inputs, or begins at a different offset")
         if index is not None:
             return _both(TENSOR[index], here[0][index], before[0][index])
     if kind in LENGTHS and _alike(here, before) and here[0] == before[0] and here[1] != before[1]:
@@ -65,7 +65,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
             return _both("attributes", sorted({*here[3]} - {*before[3]}), sorted({*before[3]} - {*here[3]}))
         if here[4] != before[4]:
             return _both("hooks", here[4], before[4])
-        return Difference("the decorator or method was made with something else")
+        return Difference("the decorator or method has a different argument")
     return _of(here, before)
 
 
@@ -107,9 +107,9 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
 
 # Requirements whose values are digests (packages/requirements.py), and the words for a difference in them.
 _DIGESTS = {
-    "inductor": "Inductor's settings differ (torch._inductor.config, mode=, options=); its graph's miss says which",
+    "inductor": "Inductor's settings differ (torch._inductor.config, mode=, options=); the graph's miss names them",
     "dynamo": "Dynamo's settings differ (torch._dynamo.config, stances, torch.compiler.allow_in_graph)",
-    "replaced functions": "the program has replaced other functions of torch, or by other code",
+    "replaced functions": "the program replaced different functions of torch, or replaced them by different code",
 }
 
 

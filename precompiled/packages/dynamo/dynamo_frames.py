@@ -168,7 +168,7 @@ def _contained(step: Callable[..., object], *arguments: object) -> Any:
 
 
 def _note_failure(error: BaseException) -> None:
-    log.warning("packages: the frame is traced as usual, since its lookup failed", exc_info=error)
+    log.warning("packages: the lookup failed, so Dynamo traces the frame", exc_info=error)
     if _packages is not None:
         with contextlib.suppress(Exception):
             _packages.failed(error)
@@ -245,9 +245,9 @@ def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
         target = target.func
     if context is None or not isinstance(target, types.FunctionType):
         raise NotPortable(
-            "this is not what torch.compile() gives for a function or a module", code="package-not-compiled"
+            "the argument is not what torch.compile() returns for a function or module", code="package-not-compiled"
         )
     owner = _innermost(context.callback)
     if _options(owner) is None:
-        raise NotPortable("it is compiled with another backend than inductor", code="package-not-compiled")
+        raise NotPortable("its backend is not inductor", code="package-not-compiled")
     return owner, target

@@ -76,7 +76,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is types.MethodType and is_a(value.__self__, type) and value.__name__ == _MAKE:
             kind: Any = value.__self__  # a namedtuple, whose _make builds the frame's result
             if object_at(kind.__module__, kind.__qualname__) is not kind:
-                raise NotPortable(f"no name leads to {kind.__module__}.{kind.__qualname__}")
+                raise NotPortable(f"{kind.__module__}.{kind.__qualname__} cannot be imported by its name")
             return kind.__module__, kind.__qualname__
         return module_of_globals(value)
 

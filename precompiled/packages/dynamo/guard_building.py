@@ -48,7 +48,7 @@ class Rebuilder:
         guard_facts.compare(self._kept.guards, self.reader, described, check_source=check_source)
         for source, order in self._kept.key_order:
             if guard_facts.order_of(guard_facts.value_at(source, self.reader), source, described) != order:
-                raise Mismatch(f"{source.name} has other keys here, or in another order")
+                raise Mismatch(f"{source.name} has different keys here, or a different order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
         """Build Dynamo's guard manager. Raises Mismatch if it does not accept the frame."""
@@ -92,9 +92,9 @@ class Rebuilder:
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager
         if guard_facts.codes_digest(guards) != kept.codes:
-            raise Mismatch("the guards that were made here say something else than those that were kept")
+            raise Mismatch("the guards of this process differ from the recorded guards")
         if not manager.check(self._local):
-            raise Mismatch(f"the guards made here do not accept the call: {_why(manager, self._local)}")
+            raise Mismatch(f"the guards of this process reject the call: {_why(manager, self._local)}")
         return manager
 
     def mark_static(self) -> None:

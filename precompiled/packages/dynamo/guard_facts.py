@@ -344,7 +344,7 @@ def _fact(
         return repr(value)
     if kind == "TENSOR_SUBCLASS_METADATA_MATCH":
         return value_facts.metadata(value)
-    raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
+    raise NotPortable(f"no check exists for the guard {kind} on {guard.name}", code="package-guard")
 
 
 def order_of(value: object, source: Source, described: Descriptions) -> object:

@@ -94,7 +94,7 @@ def usable(
             except Exception as error:  # the function, or what it needs, is gone; other entries may fit
                 raise Mismatch(f"{module}.{qualname} raises {type(error).__name__}: {error}") from error
             if now != before:
-                raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
+                raise Mismatch(f"{module}.{qualname} returns {now}, but returned {before} when it was traced")
         installed.clear()  # success: the names stay in the globals
     return rebuilder
 
@@ -239,7 +239,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
                 scope[alias] = value
                 added.append(alias)
             elif scope[alias] is not value:
-                raise Mismatch(f"the global {alias} is something else here")
+                raise Mismatch(f"the global {alias} differs here")
         yield added
     finally:
         for alias in added:
@@ -292,7 +292,7 @@ def make_skip_result(frame: Frame, kept: SkippedFrame, name: Callable[[str], str
     if (changed := changed_source(kept.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
     if kept.locals != locals_digest(frame.kinds) or kept.tensors != frame.has_tensors():
-        raise Mismatch("it is called with other types than when it was left alone")
+        raise Mismatch("the types of its arguments differ from those when Dynamo skipped it")
     dynamo_state.check_global_state(kept.global_state)
     scope = frame.scope_with(kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
     for placeholder, kind, what in kept.installed:

@@ -198,7 +198,7 @@ def _note(frame: types.FrameType) -> None:
         noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))
     except BaseException as error:  # noqa: BLE001 - locals of the user's may raise anything
         interruptions.pass_on(error)
-        said = f"a call of {code.co_name} could not be looked at: {type(error).__name__}"
+        said = f"a call of {code.co_name} cannot be inspected: {type(error).__name__}"
         noticed.problem = NotPortable(said, code="package-native-call")
 
 
@@ -287,7 +287,7 @@ def _end_contained() -> None:
         _end()
     except BaseException as error:
         interruptions.pass_on(error)
-        log.warning("packages: calls are noticed on, since the notice could not be ended", exc_info=True)
+        log.warning("packages: recording of calls continues, because it could not be stopped", exc_info=True)
 
 
 def _report_calls(noticed: NativeCalls) -> None:
@@ -303,7 +303,7 @@ def _report_calls(noticed: NativeCalls) -> None:
 
 def _unnoticed(why: str) -> NotPortable:
     return NotPortable(
-        f"{why}, so calls of the program's functions cannot be noticed",
+        f"{why}, so calls of the program's functions cannot be recorded",
         "Run once without a profiler or debugger",
         code="package-profiler",
     )

@@ -75,7 +75,7 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
                 raise _refused(call, f"reads the global {name}: {reason}") from reason
     for call in calls:
         if code_digest(call.code) not in described.covered:
-            raise _refused(call, "is not reached by the name of a function or a class")
+            raise _refused(call, "cannot be found by the name of a function or class")
     return [(module, name, fact) for (module, name), fact in sorted(found.items(), key=lambda item: item[0])]
 
 
@@ -84,7 +84,7 @@ def compare(kept: list[Read], described: Descriptions) -> None:
     for module, name, fact in kept:
         scope = vars(sys.modules[module]) if module in sys.modules else {}
         if name not in scope or described.value(scope[name]) != fact:
-            raise Mismatch(f"the global {module}.{name}, which a function reads that Dynamo calls, differs here")
+            raise Mismatch(f"the global {module}.{name} differs here, and a function that Dynamo calls reads it")
 
 
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
@@ -108,7 +108,7 @@ def instances(log: TraceLog, described: Descriptions) -> list[Any]:
             try:
                 described.value(value)
             except NotPortable as reason:
-                raise _refused(call, f"is given an object that is not described: {reason}") from reason
+                raise _refused(call, f"gets an object that cannot be compared: {reason}") from reason
     return [found[name] for name in sorted(found)]
 
 
@@ -126,7 +126,7 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, object]]:
         if is_a(value, type) and is_installed(value):
             continue
         if type(module) is not str or vars(sys.modules.get(module, types)) is not call.scope:
-            raise _refused(call, f"reads the global {name}, which no module has")
+            raise _refused(call, f"reads the global {name}, which belongs to no module")
         yield module, name, value
 
 
@@ -199,7 +199,7 @@ def _objects(values: Any, depth: int = 0) -> Iterator[object]:
 
 def _refused(call: NativeCall, why: str) -> NotPortable:
     return NotPortable(
-        f"Dynamo called {qualname(call.code)} while it traced, and that function {why}",
+        f"during the trace, Dynamo called {qualname(call.code)}, and that function {why}",
         "Compute the value before the compiled function, and pass it as an argument",
         code="package-native-call",
     )

@@ -85,7 +85,7 @@ def _not_torchs(optimizer: object) -> str | None:
     code = getattr(function, "__code__", None)
     if "_init_group" not in vars(optimizer) and code is not None and is_torchs(code.co_filename):
         return None
-    return f"{type(optimizer).__qualname__}._init_group is not torch's own, and is run untraced"
+    return f"{type(optimizer).__qualname__}._init_group is not torch's, and Dynamo does not trace it"
 
 
 # ---------------------------------------------------------------------- recording
@@ -113,7 +113,7 @@ def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: A
     try:
         return tuple(known[id(tensor)] for tensor in tensors)
     except KeyError:
-        raise NotPortable("a graph of it holds a tensor that no guard is about", code="package-graph") from None
+        raise NotPortable("a graph contains a tensor without a guard", code="package-graph") from None
 
 
 # ---------------------------------------------------------------------- using

@@ -322,7 +322,7 @@ def _called(original: Callable[..., object], now: Callable[[], TraceLog | None])
             values = tuple(arg.as_python_constant() for arg in args if arg.is_python_constant())
             try:
                 if len(values) != len(args) or kwargs or not all(map(is_plain, values)):
-                    raise NotPortable("it is not asked by constants")
+                    raise NotPortable("its arguments are not constants")
                 noted.asked[repr((function.__module__, function.__qualname__, values))] = (
                     function.__module__,
                     function.__qualname__,
@@ -361,7 +361,7 @@ def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]
                 or not callable(here)
                 or code_digest(fn.__code__) not in codes_at([fn.__module__, fn.__qualname__.split(".")])
             ):
-                raise NotPortable("no name leads to it")
+                raise NotPortable("it cannot be found by name")
             values, named, result = answered
             shown = Descriptions().value([list(values), named, result])
             if not all(is_plain(item) for item in (*values, *named.values())):
@@ -375,7 +375,7 @@ def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]
             )
         except NotPortable as reason:
             noted.problem = NotPortable(
-                f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant"
+                f"{name} is assumed to return a constant: {reason}", code="package-assumed-constant"
             )
         return found
 

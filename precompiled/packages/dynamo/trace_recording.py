@@ -214,7 +214,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: obje
             continue  # the entry requires this version of Python, so code of the standard library is the same
         if digest not in known and digest not in described.covered:
             raise NotPortable(
-                f"{qualname(code)} was inlined, and no name leads to its code",
+                f"{qualname(code)} was inlined, and its code cannot be found by name",
                 code="package-inlined",
             )
     unguarded.check_code(builder.f_code)
@@ -314,7 +314,7 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
     if (place := _place_in_python(value)) is not None:
         return "named", place
     if name.startswith("__compiled_fn"):
-        said = "a graph of it is for this process alone: compiled in it, with cudagraphs or frozen weights"
+        said = "a graph of it is for this process alone: compiled in process, with CUDA graphs or with frozen weights"
         raise NotPortable(said, code="package-graph")
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 
@@ -362,11 +362,11 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
     elif addresses := unguarded.addresses_within(traced.body.code):
-        said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
+        said = f"the bytecode contains an address of this process: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
     elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
         # The frame has changed a set of the user's. The entry would give right results, but an audit would refuse it.
-        said = "the frame changes a set, which its bytecode makes again in the order of this process"
+        said = "the frame changes a set, and its bytecode has the set in the order of this process"
         traced.problem = NotPortable(said, code="package-set-order")
     else:
         return
@@ -386,9 +386,9 @@ def make_skipped_frame(frame: Frame, traced: Traced) -> SkippedFrame:
     if traced.trace_log.problem is not None:
         raise traced.trace_log.problem
     if traced.trace_log.asked:
-        raise NotPortable(f"it may have been left alone for what {sorted(traced.trace_log.asked)[0]} gave")
+        raise NotPortable(f"Dynamo may have skipped it because of {sorted(traced.trace_log.asked)[0]} gave")
     if not all(attempt.guards for attempt in traced.attempts):  # every attempt has guards on the global state
-        raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
+        raise NotPortable("this torch does not say why it skipped a frame", code="package-unsupported")
     imports = traced.imports
     guards = {(guard.name, guard.create_fn_name()): guard for guard in traced.guards}
     names = sorted({attempt.builtins_name for attempt in traced.attempts})

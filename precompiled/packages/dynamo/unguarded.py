@@ -264,7 +264,7 @@ def _whole(value: Any, how: str, described: Descriptions) -> Any:
     except Exception as error:
         raise NotPortable(f"{how}() of a {type(value).__qualname__}: {type(error).__name__}: {error}") from error
     if _ADDRESS.search(text):
-        raise NotPortable(f"the text of a {type(value).__qualname__} has an address in it")
+        raise NotPortable(f"the text of a {type(value).__qualname__} contains an address")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -371,18 +371,20 @@ def check_code(code: types.CodeType) -> None:
         return
     names, ordered = read_by(code)
     for asked in sorted(names & {"id", *(["hash"] if code.co_name != "__hash__" else [])}):
-        raise NotPortable(f"{code.co_name} asks for {asked}(), a number of this process", code="package-id")
+        raise NotPortable(
+            f"{code.co_name} calls {asked}(), whose result is specific to this process", code="package-id"
+        )
     if ordered:
         raise NotPortable(
-            f"{code.co_name} has a set of texts, whose order differs between processes",
+            f"{code.co_name} has a set of strings, whose order differs between processes",
             "Use a tuple where the order matters",
             code="package-set-order",
         )
     if "untyped_storage" in code.co_names:
-        raise NotPortable(f"{code.co_name} asks for a tensor's storage", code="package-id")
+        raise NotPortable(f"{code.co_name} reads a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:
         # Dynamo takes the file for one of the standard library, and guards on none of its globals.
-        raise NotPortable(f"{code.co_filename} has the name of a module of Python's", code="package-inlined")
+        raise NotPortable(f"{code.co_filename} has the name of a module of Python", code="package-inlined")
 
 
 def _top_level(filename: str) -> str:

@@ -105,7 +105,7 @@ def _classes(asked: object) -> Iterator[object]:
 
 def _decides(kind: object) -> str | None:
     if not isinstance(kind, type):
-        return f"isinstance() is asked of {kind!r}"
+        return f"the code calls isinstance() with {kind!r}"
     if is_installed(kind):
         return None
     for name in ("__instancecheck__", "__subclasscheck__"):
@@ -113,14 +113,14 @@ def _decides(kind: object) -> str | None:
         module = getattr(check, "__module__", None) or ""
         if not isinstance(check, OF_C) and module.split(".")[0] not in INSTALLATION:
             meta = type(kind)
-            return f"the metaclass {meta.__module__}.{meta.__qualname__} decides what isinstance() says"
+            return f"the metaclass {meta.__module__}.{meta.__qualname__} decides the result of isinstance()"
     if getattr(kind, "_is_protocol", False):
         return f"what is of the protocol {kind.__qualname__} is not said by classes alone"
     for base in kind.__mro__:
         hook = vars(base).get("__subclasshook__")
         found = global_unseen(getattr(hook, "__func__", hook))
         if found is not None and not is_installed(base):
-            return f"{base.__qualname__}.__subclasshook__ reads the global {found}, and no trace sees it"
+            return f"{base.__qualname__}.__subclasshook__ reads the global {found} without a trace"
     return None
 
 
@@ -150,7 +150,9 @@ def _folded(original: Callable[..., object], now: Callable[[], TraceLog | None])
             given = [*args, *kwargs.values()]
             ours = any(_is_function(item) for part in given for item in _items(part))
             if ours:
-                noted.problem = NotPortable(f"a function is given to {getattr(self, 'value', self)}, and run untraced")
+                noted.problem = NotPortable(
+                    f"a function is passed to {getattr(self, 'value', self)}, and runs untraced"
+                )
         return found
 
     return call
@@ -190,7 +192,7 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
             computed = node.args and name.startswith(_OF_NUMBERS)
             alone = node.op == "call_function" and not node.all_input_nodes and not computed
             if alone and name not in _SAME_IN_EACH_PROCESS:
-                said = f"{name}() gave a number when it was traced, another one in each process"
+                said = f"{name}() returned a number in the trace, and returns a different number in each process"
                 noted.problem = NotPortable(said, code="package-id")
         return found
 
@@ -208,7 +210,7 @@ def _stamped(original: Callable[..., object], now: Callable[[], TraceLog | None]
     def stamp_out_subgraph(tx: object, fingerprint: Any, cached: Any) -> object:
         noted = now()
         if noted is not None and regions.build_source_replacement(cached.arg_sources, fingerprint.arg_sources):
-            noted.problem = NotPortable("a region was taken for one that had been traced before")
+            noted.problem = NotPortable("Dynamo reused the trace of an earlier region")
         return original(tx, fingerprint, cached)
 
     return stamp_out_subgraph

@@ -49,4 +49,4 @@ def _begin(_frame: object = None) -> None:
         _then()
     except Exception as error:  # noqa: BLE001 - the graph itself reports the error and falls back
         interruptions.pass_on(error)
-        log.info("nothing is started ahead of the first graph: %s", error)
+        log.info("nothing was started before the first graph: %s", error)

@@ -47,7 +47,7 @@ def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule,
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(value := attrgetter(str(node.target))(module), torch.Tensor):
             if "example_value" not in node.meta:
-                raise Bypass(f"the graph holds {node.target}, a {type(value).__name__}", code="graph-attribute")
+                raise Bypass(f"the graph contains {node.target}, a {type(value).__name__}", code="graph-attribute")
             held[str(node.target)] = value
             reads.setdefault(str(node.target), []).append(node)
     if not held:

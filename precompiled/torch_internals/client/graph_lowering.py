@@ -150,7 +150,7 @@ def _traced(flat: torch.fx.GraphModule) -> torch.fx.GraphModule:
         outputs = torch.fx.Interpreter(flat).run(*arguments)
         # Grad mode may be on at this point, if the backward of a custom Function broke the graph.
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
-            raise Bypass("compiled autograd captured a backward that is differentiated", code="double-backward")
+            raise Bypass("compiled autograd captured a backward that is itself differentiated", code="double-backward")
         return outputs
 
     with mode:

@@ -49,7 +49,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
         oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
         raise PrecompiledError(
             f"torch {torch.__version__} is not supported",
-            f"Install a torch between {oldest} and {newest}; until then torch.compile works as without precompiled",
+            f"Install a torch between {oldest} and {newest}; until then, torch.compile works without precompiled",
             code="unsupported-torch",
         )
 
@@ -64,7 +64,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
                 first_trace.install(at_first_trace)
             except Exception as error:  # noqa: BLE001 - torch.compile traces as usual without the callbacks
                 interruptions.pass_on(error)
-                log.info("Dynamo's traces are not seen: %s", error)
+                log.info("Dynamo's traces cannot be observed: %s", error)
 
         return made
 

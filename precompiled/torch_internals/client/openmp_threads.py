@@ -108,7 +108,7 @@ def _set(threads: int) -> None:
         try:
             _team = _begin(threads)
         except Exception as error:  # noqa: BLE001 - without OpenMP or further threads, steps only take longer
-            log.debug("OpenMP's threads are left as they are: %s", error)
+            log.debug("OpenMP's threads are not changed: %s", error)
     elif not threads and _team is not None:
         _team.end()
         _team = None

@@ -79,7 +79,7 @@ class TracedFrame:
                 if not isinstance(guards, DeletedGuardManagerWrapper):
                     guards.extra_state.invalidate(guards.cache_entry, DeletedGuardManagerWrapper(str(why)))
         except (AttributeError, TypeError):  # this torch uses other names
-            log.warning("Dynamo's entries are not as they were: a graph stays eager", exc_info=True)
+            log.warning("Dynamo's entries changed, so a graph stays eager", exc_info=True)
             return False
         if mine:
             _asked[code] = why

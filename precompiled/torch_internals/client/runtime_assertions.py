@@ -167,7 +167,7 @@ def _assert(graph: torch.fx.Graph, expression: object, values: Mapping[sympy.Sym
     try:
         condition = sympy_interp(PythonReferenceAnalysis, values, expression)
     except Exception as error:
-        raise Bypass(f"it asserts {expression}, which has no form in a graph", code="runtime-assertion") from error
+        raise Bypass(f"it asserts {expression}, which a graph cannot express", code="runtime-assertion") from error
     if isinstance(condition, torch.fx.Proxy):
         message = f"Runtime assertion failed for expression {_named(expression, values)}"
         graph.call_function(torch.ops.aten._assert_scalar.default, (condition.node, message))

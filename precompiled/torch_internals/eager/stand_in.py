@@ -101,7 +101,7 @@ class StandIn:
             before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
         except Exception as error:  # a bug in this project must not prevent the run
             interruptions.pass_on(error)
-            log.warning("an eager run that fails will not be undone", exc_info=True)
+            log.warning("a failed eager run will not be undone", exc_info=True)
             return lambda error: False
 
         def undone(error: Exception) -> bool:
@@ -109,7 +109,7 @@ class StandIn:
                 return before.undo(error, self._run.__code__)
             except Exception as problem:
                 interruptions.pass_on(problem)
-                log.warning("an eager run that failed is not undone", exc_info=True)
+                log.warning("a failed eager run was not undone", exc_info=True)
                 return False
 
         return undone

@@ -241,7 +241,9 @@ def _decode(name: tuple[str, ...]) -> object:
             custom_ops.define(units)
         found = getattr(getattr(getattr(torch.ops, namespace), op), overload)
         if (here := custom_ops.kernels(found)) != kernels:
-            raise ValueError(f"{modules} registers {namespace}::{op} for {here}, and the program has it for {kernels}")
+            raise ValueError(
+                f"{modules} registers {namespace}::{op} for {here}, but the program registers it for {kernels}"
+            )
         return found
     if kind == "hop":
         if rest[0] not in _HIGHER_ORDER:

@@ -41,7 +41,7 @@ _IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
 # compiled code.
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
-    "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
+    "fx_wrapper": ("fx-wrapper", "fx_wrapper is on, and its code cannot be stored"),
 }
 _COMMS = "config_comms"  # settings that Inductor reads only if the setting _REORDERS is on
 _REORDERS = "reorder_for_compute_comm_overlap"
@@ -85,11 +85,11 @@ def refuse_ranks(settings: Mapping[str, Mapping[str, object]]) -> None:
     names into machine code. ``settings`` is a result of ``snapshot``.
     """
     if settings["inductor"].get("cpp_wrapper"):
-        raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")
+        raise Bypass("with cpp_wrapper, code of collectives names their groups", code="cpp-wrapper")
     for module, names in _OF_RANKS.items():
         for name in names:
             if settings.get(module, {}).get(name) not in _OFF:
-                raise Bypass(f"{_MODULES[module]}.{name} is on, which asks for the rank", code="rank-dependent")
+                raise Bypass(f"{_MODULES[module]}.{name} is on, and reads the rank", code="rank-dependent")
 
 
 def ask_for_ranks(settings: Mapping[str, Mapping[str, object]]) -> bool:
@@ -101,7 +101,7 @@ def refuse_device(settings: Mapping[str, Mapping[str, object]], device: str) -> 
     """Raises Bypass if these settings give code for this device ("cpu" or "cuda:0") that an artifact cannot contain."""
     if settings["inductor"].get("cpp_wrapper") and device != "cpu":
         # The code refers to kernel files in Triton's cache.
-        raise Bypass(f"cpp_wrapper code for {device} is more than an artifact holds", code="cpp-wrapper")
+        raise Bypass(f"an artifact cannot contain cpp_wrapper code for {device}", code="cpp-wrapper")
     if freezes(settings) and device != "cpu":
         raise Bypass(f"freezing on {device}", code="freezing")
 
@@ -116,7 +116,7 @@ def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, object]], annota
         return
     cudagraphs = bool(settings["inductor"].get("triton.cudagraphs"))
     if annotation.fwd not in (None, cudagraphs) or (cudagraphs and annotation.bwd is False):
-        raise Bypass(f"override_cudagraphs asks for {annotation}, and the settings do not", code="marked-node")
+        raise Bypass(f"override_cudagraphs requests {annotation}, but the settings differ", code="marked-node")
 
 
 def freezes(settings: Mapping[str, Mapping[str, object]]) -> bool:
@@ -127,7 +127,7 @@ def freezes(settings: Mapping[str, Mapping[str, object]]) -> bool:
     if not settings["inductor"].get("freezing") or torch.is_grad_enabled():
         return False
     if settings["inductor"].get("freezing_discard_parameters"):
-        raise Bypass("freezing_discard_parameters takes the weights away", code="freezing")
+        raise Bypass("freezing_discard_parameters discards the weights", code="freezing")
     return True
 
 

@@ -84,7 +84,7 @@ class _Unreadable:
     """Replaces a float, and raises if code uses it."""
 
     def _raises(self, *_: Any) -> Any:
-        raise TypeError("it was looked at")
+        raise TypeError("Dynamo read its value")
 
     __eq__ = __ne__ = _raises
     __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _raises

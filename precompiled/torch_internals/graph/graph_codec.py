@@ -68,7 +68,7 @@ def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
     return found
 
 
-MIXED_RANKS = "ranks must not run eager and compiled mixes of its collectives"
+MIXED_RANKS = "all ranks must run its collectives either eager or compiled"
 
 # Operators whose eager run needs far more memory than compiled code.
 _NO_STAND_IN = {
@@ -120,7 +120,7 @@ class _Encoder:
         if known is not None:
             return known
         if not is_plain(module.graph):
-            raise Bypass("the graph is an exported one", code="exported-graph")
+            raise Bypass("the graph comes from torch.export", code="exported-graph")
         number = self._known[id(module)] = len(self.graphs)
         encoded: list[list[object]] = []
         self.graphs.append(encoded)
@@ -139,7 +139,7 @@ class _Encoder:
         if node.op == "get_attr":
             held = getattr(module, str(node.target), None)
             if not isinstance(held, torch.fx.GraphModule):
-                raise Bypass(f"the graph holds {node.target}, a {type(held).__name__}", code="graph-attribute")
+                raise Bypass(f"the graph contains {node.target}, a {type(held).__name__}", code="graph-attribute")
             number = self.graph(held)
             context = held.meta.get(selective_checkpointing.CONTEXT)
             return ["g", number] if context is None else ["g", number, selective_checkpointing.encode(context)]

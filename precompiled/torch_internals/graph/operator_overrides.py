@@ -27,6 +27,4 @@ def refuse(graphs: list[list[list[Any]]]) -> None:
     for operator, what in overrides.items():
         namespace, separator, _ = operator.partition("::")
         if not separator or namespace in _ANYWHERE or operator in called:
-            raise Bypass(
-                f"the program has changed what {operator} means to a compile: {what}", code="operator-override"
-            )
+            raise Bypass(f"the program changed the compile of {operator}: {what}", code="operator-override")

@@ -135,7 +135,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
 
     def refuse(*_: object) -> NoReturn:
         # The error is both recorded and raised, because Inductor wraps or ignores exceptions of its passes.
-        asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
+        asked.append(CompileFailed("the compiled code depends on the rank", code="rank-dependent"))
         raise asked[0]
 
     class PlaceholderGroup(ProcessGroup):

@@ -95,7 +95,7 @@ class Symbols:
         value_range = env.var_to_range.get(symbol)
         if value_range is None:
             # The symbol belongs to a SingletonInt, which equals only itself.
-            raise Bypass(f"the size {symbol} is that of a nested tensor's rows", code="unsupported-input")
+            raise Bypass(f"the size {symbol} is the number of a nested tensor's rows", code="unsupported-input")
         self.ranges.append([_bound(value_range.lower), _bound(value_range.upper)])
         self.hints.append(int(env.backed_var_to_val[symbol]))
         self._names[symbol] = len(self._names)
@@ -265,10 +265,12 @@ def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
     known = {symint.node.expr for symint in symints if symint.node.expr.is_Symbol}
     for guard in env.guards:
         if env.replace(guard.expr).free_symbols - known:
-            raise CompileFailed(f"it holds where {guard.expr}, which its inputs do not tell", code="size-guards")
+            raise CompileFailed(
+                f"the artifact needs {guard.expr}, which does not follow from its inputs", code="size-guards"
+            )
     guards = env.produce_guards_expression(placeholders=symints) or ""
     if not guard_check(guards)(values):
-        raise CompileFailed(f"its guards do not hold for its own sizes {values}: {guards}", code="size-guards")
+        raise CompileFailed(f"the guards fail for the sizes of the compile, {values}: {guards}", code="size-guards")
     return guards
 
 

@@ -148,11 +148,11 @@ class _Source(Source):
             self._refuse(f"{kernel.__name__} is called by another name")
         node = definitions.written_definition(function)
         if node is None or function.__closure__:
-            self._refuse(f"the source of {name} is not to be had (or it has a closure)")
+            self._refuse(f"the source of {name} cannot be found (or the kernel has a closure)")
         bare = copy.deepcopy(node)
         bare.decorator_list = []
         if ast.dump(ast.parse(kernel.src).body[0]) != ast.dump(bare):
-            self._refuse(f"{name} has another text than its function")
+            self._refuse(f"{name} differs from its function")
         unusual = [option for option in _NEEDLESS if getattr(kernel, option, None)]
         if unusual:
             self._refuse(f"{name} has the option {unusual[0]}")
@@ -180,7 +180,7 @@ class _Source(Source):
             self._refuse(f"{function.__qualname__} has a default that is not a constant")
         here = [(function.__kwdefaults__ or {}).get(item.arg) for item in node.args.kwonlyargs]
         if repr([written, named]) != repr([list(function.__defaults__ or ()), here]):
-            self._refuse(f"{function.__qualname__} has other defaults than are written")
+            self._refuse(f"{function.__qualname__} has defaults that differ from its source")
 
     def _read_of_module(self, module: ModuleType, attributes: Sequence[str]) -> None:
         found: object = module

@@ -117,7 +117,7 @@ class Source:
     def refer(self, name: str, value: object, read: Sequence[str] = ()) -> None:
         """Make ``name`` stand for this value in the text. ``read``: the chain of attributes read from the value."""
         if self._values.setdefault(name, value) is not value:
-            self._refuse(f"{name} is one thing in a closure and another one elsewhere")
+            self._refuse(f"{name} has one value in a closure and a different value elsewhere")
         if isinstance(value, ModuleType):
             self._read_of_module(value, read)
             package, _, last = value.__name__.rpartition(".")
@@ -155,7 +155,7 @@ class Source:
         if function.__dict__:
             self._refuse(f"{function.__qualname__} has attributes: {', '.join(function.__dict__)}")
         if node is None:
-            self._refuse(f"the source of {function.__qualname__} is not to be had")
+            self._refuse(f"the source of {function.__qualname__} cannot be found")
         held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if of is not None and "__class__" in held and held.pop("__class__").cell_contents is not of:
             self._refuse(f"{function.__qualname__} is a method of another class")

@@ -253,4 +253,4 @@ def import_modules(names: str, digest: str) -> None:
             importlib.import_module(name)
     here = modules_digest(modules)
     if here != digest:
-        raise ValueError(f"the sources of {names}, or values that are set in them, are not those of the capture")
+        raise ValueError(f"the sources of {names}, or values set in them, differ from the capture")

@@ -61,7 +61,7 @@ from precompiled.torch_internals.worker.kernel_units import Native
 if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, InputsData, ProgramData
 
-_ALIASED = "an input that is changed shares its memory with another"
+_ALIASED = "an input that the graph changes shares its memory with another input"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def compile_graph(
         _refuse_input_guards(context)
         serialize = getattr(compiled, "serialize", None)
         if serialize is None:
-            raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
+            raise CompileFailed("torch's result cannot be stored", code="not-serializable")
         bundle = serialize()
         if isinstance(bundle.compiled_fw.result, frozen_weights.Frozen):
             bundle.compiled_fw.result.settle(len(inputs["args"]) - len(weights))
@@ -232,14 +232,16 @@ def _compile(
         # Without this reset, the floats of the next graph would be fixed too. In a client, the reset keeps the floats
         # that Dynamo has fixed.
         TensorifyState.force_specializations = fixed
-        raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
+        raise CompileFailed(
+            "the artifact is valid for only one value of a float argument", code="fixed-float"
+        ) from error
     except Exception as error:
         # With aliased inputs, plain torch.compile may succeed, so the error does not count as torch's own.
         if not aliased:
             raise
         raise CompileFailed(_ALIASED, code="aliased-mutation") from error
     if sizes.fixed_floats():
-        raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")
+        raise CompileFailed("the artifact is valid for only some values of a float argument", code="fixed-float")
     return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
 
 

@@ -77,7 +77,9 @@ def refuse_exclusive() -> None:
     driver.cuDeviceGetAttribute(ctypes.byref(mode), _COMPUTE_MODE, device)
     below_mps = os.path.exists(os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS), "control"))
     if mode.value != _DEFAULT and not below_mps:
-        raise CompileFailed("the GPU is in exclusive-process mode, and is left to the program", code="gpu-unavailable")
+        raise CompileFailed(
+            "the GPU is in exclusive-process mode, so only the program can use it", code="gpu-unavailable"
+        )
 
 
 def _refused() -> int:
@@ -98,7 +100,7 @@ def _full() -> CompileFailed:
     for measured in (CacheBase.get_local_cache_path(), *Path(cache_dir()).glob("*/*.kernel_perf")):
         with suppress(OSError):
             measured.unlink()
-    return CompileFailed("the GPU's memory was too full for what the compile measures there", code="gpu-unavailable")
+    return CompileFailed("the GPU had too little free memory for the compile's measurements", code="gpu-unavailable")
 
 
 def problem(message: str) -> CompileFailed | None:
@@ -108,7 +110,7 @@ def problem(message: str) -> CompileFailed | None:
     except Exception as error:  # noqa: BLE001 - the exception's class depends on the version and on the fault
         text = str(error).partition("\n")[0]
         if _has_context():
-            return CompileFailed(f"the worker's GPU cannot be used any more: {text}", code="device-lost")
+            return CompileFailed(f"the worker lost its GPU: {text}", code="device-lost")
         return CompileFailed(f"the worker got no context on the GPU: {text}", code="gpu-unavailable")
     if (full := FULL.search(message)) and _is_others():
         return CompileFailed(full.group(), code="gpu-unavailable")

@@ -254,7 +254,7 @@ class KernelCollector:
                     raise
                 # The kernels may conflict, or the memory was full. So build the kernels one by one, as torch does.
                 said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
-                sys.stderr.write(f"{len(unit.kernels)} kernels are built one by one: {said}\n")
+                sys.stderr.write(f"{len(unit.kernels)} kernels are built separately: {said}\n")
                 units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
                 continue
             digest = hashlib.sha256(path.read_bytes()).hexdigest()

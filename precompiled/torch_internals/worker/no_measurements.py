@@ -147,4 +147,4 @@ def _max_clock_rate(device: int | None = None) -> float:
 
 
 def _not_here(what: str) -> CompileFailed:
-    return CompileFailed(f"the compile asked a made-up device for {what}", code="made-up-device")
+    return CompileFailed(f"the compile needs {what}, which a made-up device cannot measure", code="made-up-device")
