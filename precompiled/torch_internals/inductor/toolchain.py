@@ -79,4 +79,4 @@ def _of_cpp() -> str:
     if done.returncode == 0:
         return ""
     said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-    return f"the C++ compiler {compiler} cannot build an extension module of Python ({said or f'status {done.returncode}'})"
+    return f"the C++ compiler {compiler} cannot build a Python extension module ({said or f'status {done.returncode}'})"
