@@ -72,7 +72,7 @@ def sum_graphs(rows: Sequence[ServedRow]) -> tuple[int, int]:
 def describe_counts(rows: Sequence[ServedRow], runs: str) -> str:
     """Return the sentence with the totals over all ``runs``."""
     graphs, served = sum_graphs(rows)
-    return f"{runs} had {graphs} graphs together; {served} of these ({served / max(graphs, 1):.1%}) were served."
+    return f"{runs} together had {graphs} graphs. {served} graphs ({served / max(graphs, 1):.1%}) were served."
 
 
 def count_untraced(rows: Sequence[ServedRow], run: int) -> int:

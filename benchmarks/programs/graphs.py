@@ -56,7 +56,7 @@ def sampled_sage() -> Iterator[Values]:
 
 @program("torch_geometric")
 def pooled_graphs() -> Iterator[Values]:
-    """GINE over a batch of graphs, pooled to one output per graph."""
+    """GINE over a batch of graphs, with one pooled output per graph."""
     from torch_geometric.data import Batch, Data
     from torch_geometric.nn import GINEConv, global_mean_pool
 
@@ -81,7 +81,7 @@ def pooled_graphs() -> Iterator[Values]:
 
 @program("torch_geometric")
 def graph_transformer() -> Iterator[Values]:
-    """A transformer's convolution with edge features."""
+    """A TransformerConv with edge features."""
     from torch_geometric.nn import TransformerConv
 
     model = TransformerConv(FEATURES, CLASSES, heads=2, concat=False, edge_dim=3)

@@ -64,7 +64,7 @@ def ddim_sampling() -> Iterator[Values]:
 
 @program("diffusers")
 def autoencoder() -> Iterator[Values]:
-    """A VAE: encode, then decode the mode."""
+    """A VAE: encoder, then decoder."""
     from diffusers import AutoencoderKL
 
     model = AutoencoderKL(

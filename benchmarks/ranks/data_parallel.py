@@ -32,7 +32,7 @@ def ddp_around() -> Iterator[Values]:
 
 @case(KIND)
 def ddp_buckets() -> Iterator[Values]:
-    """Buckets so small that Dynamo splits the graph at them; gradients are views of the buckets."""
+    """Small buckets, at which Dynamo splits the graph, and gradients that are views of buckets."""
     model = DistributedDataParallel(Net(width=256, blocks=3), bucket_cap_mb=1, gradient_as_bucket_view=True)
     compiled = torch.compile(model)
     yield from trained(model, lambda step: loss_of(compiled, step))
@@ -114,7 +114,7 @@ def ddp_python_reducer() -> Iterator[Values]:
 
 @case(KIND)
 def ddp_checkpointing() -> Iterator[Values]:
-    """Blocks that are computed again in the backward."""
+    """Blocks that are recomputed in the backward."""
     from torch.utils.checkpoint import checkpoint
 
     class Checkpointed(Net):
@@ -174,7 +174,7 @@ def local_sgd() -> Iterator[Values]:
 
 @case(KIND)
 def own_collectives() -> Iterator[Values]:
-    """Gradients averaged by the program itself after each backward, the step compiled with its optimizer."""
+    """A program that averages gradients itself after each backward, and compiles the step of its optimizer."""
     model = Net()
     compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))

@@ -88,5 +88,5 @@ def fsdp2_partly() -> Iterator[Values]:
 
 @case(KIND, ranks=4)
 def hybrid() -> Iterator[Values]:
-    """fully_shard on a mesh of two dimensions: divided within pairs, repeated over them."""
+    """fully_shard on a mesh of two dimensions: divided within pairs, replicated across pairs."""
     yield from _per_block(mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("repeated", "divided")))

@@ -189,7 +189,7 @@ def report(rows: Sequence[Row]) -> Report:
         parts=[
             "\n".join(totals),
             "Results of these cases equal eager's on each rank, and the second start traces nothing. A case has two"
-            " ranks unless it\nnames another number. In the cases in italics, ranks need different artifacts.",
+            " ranks unless it\nnames a different number. In cases in italics, ranks need different artifacts.",
             list_by_group(usual),
             "The other cases:",
             markdown(_documented(HEADERS), described),

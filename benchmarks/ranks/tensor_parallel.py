@@ -39,7 +39,7 @@ def tensor_parallel() -> Iterator[Values]:
 
 @case(KIND)
 def tensor_parallel_blocks() -> Iterator[Values]:
-    """The same, each block compiled for itself."""
+    """The same, with blocks compiled separately."""
     model = _divided(Net(), init_device_mesh("cpu", (2,)))
     for block in model.blocks:
         block.compile()
@@ -48,7 +48,7 @@ def tensor_parallel_blocks() -> Iterator[Values]:
 
 @case(KIND)
 def sequence_parallel() -> Iterator[Values]:
-    """Norms divided by rows, as well."""
+    """Norms divided by rows, too."""
     mesh = init_device_mesh("cpu", (2,))
     model = Net()
     for block in model.blocks:
@@ -89,7 +89,7 @@ def parallel_loss() -> Iterator[Values]:
 
 @case(KIND, ranks=4)
 def two_dimensions() -> Iterator[Values]:
-    """Tensor parallel within pairs, fully_shard over them, each block compiled."""
+    """Tensor parallel within pairs, fully_shard across pairs, each block compiled."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     model = _divided(Net(), mesh["tensor"])
     for block in model.blocks:
@@ -101,7 +101,7 @@ def two_dimensions() -> Iterator[Values]:
 
 @case(KIND)
 def placements() -> Iterator[Values]:
-    """A function of DTensors that changes their placement, unevenly divided."""
+    """A function that changes the placement of unevenly divided DTensors."""
     mesh = init_device_mesh("cpu", (2,))
     weight = torch.nn.Parameter(distribute_tensor(torch.randn(5, 8), mesh, [Shard(0)]))
 

@@ -106,9 +106,9 @@ def measure_clients(
             "lost",
             "reply, median (ms)",
             "p99 (ms)",
-            "replies a second",
+            "replies per second",
             "all published after (s)",
-            "daemon's CPU a submit (µs)",
+            "daemon's CPU per submit (µs)",
             "daemon's memory before; after (MB)",
         ],
     )
@@ -145,17 +145,17 @@ def _load_row(title: str, found: Load) -> list[str]:
 def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
     """Measure one client that submits all keys while the worker starts. Also returns the number of lost submits."""
     table = Table(
-        "The queue: all jobs submitted together before a worker runs, with constant requests of status and stats",
+        "The queue: clients submit all jobs before a worker runs, and constantly request status and stats",
         [
             "jobs",
             "lost",
             "first reply, median (ms)",
             "p99 (ms)",
             "all done (s)",
-            "daemon's CPU a job (µs)",
+            "daemon's CPU per job (µs)",
             "deepest seen",
-            "status then, median (ms)",
-            "stats then, median (ms)",
+            "`status` meanwhile, median (ms)",
+            "`stats` meanwhile, median (ms)",
         ],
     )
     lost = 0

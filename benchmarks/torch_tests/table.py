@@ -236,12 +236,12 @@ def _sentences(totals: Sequence[str], differences: Sequence[Sequence[str]]) -> s
     _, tests, *passed = totals
     ways = ", ".join(f"{number} {way}" for number, way in zip(passed, WAYS, strict=True))
     lost = [
-        f"- {number}, {way}: {name}."
+        f"- {way} ({number}): {name}."
         for name, *numbers in differences
         for number, way in zip(numbers, OTHERS, strict=True)
         if number != "0"
     ]
-    return "\n".join([f"Of {tests} tests pass: {ways}. Tests that pass only with plain:\n", *(lost or ["None."])])
+    return "\n".join([f"Passed, of {tests} tests: {ways}. Failed tests that pass with plain:\n", *(lost or ["None."])])
 
 
 def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
