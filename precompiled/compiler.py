@@ -1,6 +1,6 @@
 """Runs a job in a worker: compiles its graph and publishes an artifact, or a failure record with the reason.
 
-A worker runs many jobs, one at a time. After each job, it restores the state that the job changed.
+A worker runs many jobs, one at a time. After each job, the worker restores the state that the job changed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
 
 
 class _OnlyHost:
-    """The turn of a host without a remote. Such a host compiles every job and reports to no other host."""
+    """The turn of a host without a remote. The host compiles every job itself."""
 
     found, again_s = False, 0.0
 
@@ -136,7 +136,9 @@ def _turn(root: Path, key: str) -> AbstractContextManager[parts.TurnProtocol]:
 def _among_hosts(
     store: Store, job: wire.Job, data: bytes, started: float, among_hosts: parts.TurnProtocol, record: JobRecord
 ) -> wire.Finished:
-    """Compile and publish a graph that no other host has compiled. If another host compiles it now, park the job."""
+    """Compile and publish a graph that no other host has compiled. If another host compiles the graph now, park the
+    job.
+    """
     if among_hosts.again_s and job.may_park:
         return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
     folder = scratch.directory(store.root) / "turns"
@@ -150,8 +152,8 @@ def _among_hosts(
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)
-            # Publish these before the turn ends, because a worker that waits for the turn checks the store only once
-            # before it compiles.
+            # Publish for the other keys before the turn ends, because a worker that waits for the turn checks the store
+            # only once before it compiles.
             further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
@@ -195,7 +197,7 @@ def say(reason: str) -> None:
 
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> int | None:
-    """Publish the artifact under the key of another position in the meshes. Returns its slot, or None if that fails."""
+    """Publish the artifact under the key of another position in the meshes. Returns its slot, or None on failure."""
     from precompiled.graph.key import components
 
     manifest = replace(payload.manifest, key=key, components=components(program))
@@ -298,8 +300,8 @@ def _compile_program(
     return fmt.Payload(manifest, files), others
 
 
-# Seconds for which a failure record is kept if the host caused the failure (no memory, a full disk). There is a record
-# because a graph may cause such a failure at each compile, and without a record each process would compile it again.
+# Seconds for which a failure record is kept if the host caused the failure (no memory, a full disk). Without a record,
+# each process would recompile a graph that causes such a failure at each compile.
 HOST_TTL_S = 60.0
 # Messages of errors that the host causes. "died with" is CalledProcessError's text for a signal.
 _OF_THE_HOST = re.compile(

@@ -1,8 +1,8 @@
 """Loads the made-up device into this process, before torch.
 
 Callers: the hook (bootstrap.py), a worker before it imports torch (compiler.py), and a ``.pth`` file (host.py) in tests
-whose clients have no hook. The library must be in the global scope when torch's libraries are loaded. Otherwise torch
-binds to CUDA's own library.
+whose clients have no hook. The library must be in the global scope when torch's libraries are loaded, because torch
+would otherwise bind to CUDA's own library.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ def activate() -> None:
 def in_a_worker() -> None:
     """Call ``activate`` in a worker: this process, and processes that it starts, only compile on the device.
 
-    torch starts further Python processes that compile kernels (torch/_inductor/compile_worker). Their code for each
-    kernel queries Triton for its GPU. They run torch's own command without our code, so they get the device by
-    LD_PRELOAD.
+    torch's processes that compile kernels (torch/_inductor/compile_worker) query Triton for its GPU. These processes
+    run torch's own command without our code, so they get the device by LD_PRELOAD.
     """
     activate()
     if _library is None:

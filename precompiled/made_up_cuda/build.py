@@ -67,12 +67,12 @@ class Torch:
         site = self.root.parent
         found = [self.root / "include", self.root / "include/torch/csrc/api/include"]
         found += sorted(site.glob("nvidia/cu1[0-9]/include"))
-        # CUDA's headers include files in crt/. Of the installed packages, only triton contains these.
+        # CUDA's headers include files in crt/, which only the package triton contains.
         return [*found, site / "triton/backends/nvidia/include"]
 
 
 def find_torch() -> Torch:
-    """The torch of this interpreter. Raises CannotBuild if it is not a CUDA build."""
+    """The torch of this interpreter. Raises CannotBuild if torch is not a CUDA build."""
     try:
         root = Path(str(metadata.distribution("torch").locate_file("torch")))
     except metadata.PackageNotFoundError:
@@ -108,7 +108,7 @@ def folder(torch: Torch) -> Path:
 
 
 def build(say: Callable[[str], None] = lambda text: None) -> Path:
-    """The folder with the libraries and nvidia-smi. Builds them if they are missing (two minutes of one core)."""
+    """The folder with the libraries and nvidia-smi. Builds the folder if it is missing (two minutes of one core)."""
     torch = find_torch()
     ready = folder(torch)
     if ready.is_dir():

@@ -6,8 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-# The environment's Python also starts workers, which must find the device. So this is a .pth file, not a variable of
-# the loader.
+# A .pth file, not a variable of the loader, because the environment's Python also starts workers.
 _PTH = (
     "import os; os.environ.get('CUDA_MADE_UP') and "
     "__import__('precompiled.made_up_cuda.activate', fromlist=['_']).activate()\n"
@@ -17,8 +16,8 @@ _PTH = (
 def variables(python: str, devices: str, state: Path) -> dict[str, str]:
     """The environment variables with which a process of ``python`` has ``devices`` (kinds, "h100,a100").
 
-    Writes a .pth file into that environment's site-packages, and builds the device if needed. The file does nothing
-    elsewhere. ``state`` is a folder that these processes share (docs/explanation/made-up-cuda.md).
+    Writes a .pth file into that environment's site-packages, and builds the device if needed. The .pth file does
+    nothing in other processes. ``state`` is a folder that these processes share (docs/explanation/made-up-cuda.md).
     """
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()

@@ -9,7 +9,7 @@ Effect of a wrong number:
 - The properties that a compile depends on, except clocks, are in the key (graph/environment.py). A wrong value causes a
   cache miss, never a wrong result.
 - The key contains no clocks. A wrong clock may make Inductor choose slower code. torch 2.15 uses the memory's clock for
-  some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing). It uses the multiprocessors'
+  some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing). torch uses the multiprocessors'
   clock to decide whether padding a product is worthwhile (fx_passes/pad_mm.py, is_mm_compute_bound), and to estimate
   the time of kernels for passes that need it.
 """
@@ -84,7 +84,7 @@ KINDS = {
     )
 }
 
-# The first digits of each UUID: the letters "madeup" (device.cpp). No GPU has such a UUID, and no driver lists it.
+# The first digits of each made-up UUID: the letters "madeup" (device.cpp). No real GPU has such a UUID.
 UUID_PREFIX = "GPU-6d616465-7570-"
 FIRST_UUID = UUID_PREFIX + "0000-0000-000000000001"
 

@@ -94,8 +94,9 @@ def warning(target: WantedDevices) -> str:
 def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[str, str]:
     """Environment variables that make ``cmd`` run on made-up devices.
 
-    ``caches``: the directory for its Inductor and Triton caches, whose measurements are meaningless. Builds the device
-    for the command's torch, if its interpreter can be found. Raises PrecompiledError if the device cannot be built.
+    ``caches``: the directory for the command's Inductor and Triton caches. Their measurements are meaningless. Builds
+    the device for the command's torch, if its interpreter can be found. Raises PrecompiledError if the device cannot be
+    built.
     """
     if (python := interpreter(cmd)) is not None:
         build(python)
@@ -130,7 +131,7 @@ def interpreter(cmd: Sequence[str]) -> str | None:
 
 
 def build(python: str) -> None:
-    """Build the device for this interpreter's torch. Raises PrecompiledError that says what is missing."""
+    """Build the device for this interpreter's torch. Raises PrecompiledError if something is missing."""
     command = [python, "-m", "precompiled.made_up_cuda.build", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, text=True, check=False)
     try:

@@ -1,4 +1,4 @@
-"""Replaces functions of torch, and restores them. All code of this project that replaces such a function uses this
+"""Replaces functions of torch, and restores them. All code of this project that replaces torch's functions uses this
 file.
 
 ``in_force`` lists the functions that are replaced now. tests/lint/test_no_other_patches.py fails if code replaces
@@ -45,7 +45,7 @@ class _Patch:
 class Patches:
     """Replaces functions of torch for one part of this project, and restores them in reverse order.
 
-    The object is true while functions are replaced. As a context manager, it restores them at the end of the block.
+    The object is true while functions are replaced. A ``with`` block restores the functions at its end.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,8 @@ def install() -> None:
 class Adaptor(InductorStandaloneAdaptor):
     """Implements vLLM's interface to Inductor with artifacts from the daemon, where possible.
 
-    It keeps vLLM's name for the interface, so vLLM and precompiled can load each other's entries of vLLM's cache.
+    The class keeps vLLM's name for the interface, so vLLM and precompiled can load each other's entries of vLLM's
+    cache.
     """
 
     _config: Any = None

@@ -2,9 +2,9 @@
 
 Inductor measures the configurations of a kernel at its first launch, and writes the fastest one beside the kernel's
 source (torch/_inductor/runtime/autotune_cache.py). For a kernel of an artifact, the source is in the folder of the
-worker that compiled the kernel. This folder may belong to another user, another host or an image, so a write would fail
-and the client's step would raise. So this file sets the kernel's path to the client's own cache folder, as plain
-torch.compile does.
+worker that compiled the kernel. A worker's folder may belong to another user, another host or an image, so a write
+would fail and the client's step would raise. So this file sets the kernel's path to the client's own cache folder, as
+plain torch.compile does.
 
 A stored result is valid only for the same configurations. A worker creates a kernel's cache object before it adds a
 configuration (static_launchers.py), so this file creates the object again.

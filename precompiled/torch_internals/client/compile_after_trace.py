@@ -1,8 +1,8 @@
 """Compiles a graph in process after Dynamo's trace has ended, and raises torch's own errors.
 
-The client compiles the captured program, as a worker does (compile_graph.compile_here). If that fails, the capture may
-be at fault, so the client then compiles the graph as Dynamo gave it (docs/decisions/0018). An error of this second
-compile is raised in the form that Dynamo gives to backend errors (torch/_dynamo/output_graph.py, call_user_compiler).
+The client compiles the captured program, as a worker does (compile_graph.compile_here). If this compile fails, the
+capture may be at fault, so the client compiles the graph as Dynamo gave it (docs/decisions/0018). Errors of the second
+compile have the form that Dynamo gives to backend errors (torch/_dynamo/output_graph.py, call_user_compiler).
 
 Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.exc.{BackendCompilerFailed, ShortenTraceback,
 SkipFrame, TensorifyScalarRestartAnalysis, exceptions_allowed_to_be_fallback}, torch._dynamo.config.suppress_errors,
@@ -35,7 +35,7 @@ from precompiled.torch_internals.graph import ambient_modes, compiler_config, in
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# The logger that plain torch.compile uses for this warning.
+# The logger of plain torch.compile's warning about suppressed errors.
 _dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
 
 # After these exceptions Dynamo continues in another way (a graph break, a retrace, an eager frame) and raises nothing.

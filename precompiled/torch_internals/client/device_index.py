@@ -1,9 +1,9 @@
 """Moves an artifact, which is compiled for ``cuda:0``, to the index of the GPU that its graph runs on.
 
 The index occurs in four places: the text of Inductor's wrapper and of its Triton kernels, Inductor's pickled kernels,
-the folder names of a bundle's Triton cache, and the device of recorded CUDA graphs. Machine code and Triton's hashes do
-not contain it. The result equals the code that torch generates for that index; tests/gpu/test_device_index.py compares
-the two. Text with an index in an unknown position is refused, because it could compute on the wrong GPU
+the folder names of a bundle's Triton cache, and the device of recorded CUDA graphs. Machine code and Triton's hashes
+contain no index. The result equals the code that torch generates for that index; tests/gpu/test_device_index.py
+compares the two. Text with an index in an unknown position is refused, because it could compute on the wrong GPU
 (docs/decisions/0035).
 
 Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, constants, device_idxs, _triton_bundle},
@@ -33,7 +33,7 @@ HOME = "cuda:0"
 
 # Last parts of the names of functions whose only argument is a GPU index.
 _TAKES_AN_INDEX = frozenset({"_DeviceGuard", "set_device", "get_raw_stream", "device", "synchronize", "current_stream"})
-# The only place of an index in a Triton kernel's text. This text is a string in the wrapper.
+# The only place of an index in a Triton kernel's text (a string in the wrapper).
 _PROPERTIES = re.compile(r"(DeviceProperties\(type='cuda', index=)0(?=,)")
 # Names of arguments that are GPU indices, and a pattern for other functions that may take a GPU index.
 _LABELS = frozenset({"device", "device_index", "device_idx"})

@@ -53,8 +53,8 @@ def _end() -> None:
     # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
         try:
-            # Collect only the young generations. Otherwise the program's next allocation would start a full collection,
-            # which takes a third of a second with torch and transformers imported.
+            # Collect the young generations now. A later allocation of the program would start a full collection, which
+            # takes a third of a second with torch and transformers imported.
             if not _WITHOUT_A_LOCK:  # without the GIL, every collection is a full one
                 gc.collect(1)
                 _put_off()
@@ -77,8 +77,8 @@ def _end_of_frame(_frame: object) -> None:
 def _put_off() -> None:
     """Reset the collector's counters, so that the next full collection is not due at once.
 
-    The trace's objects are in the oldest generation now. If they enlarged that generation by more than a quarter, the
-    next import would start a full collection within the program's first call.
+    If the trace's objects enlarged the oldest generation by more than a quarter, the next import would start a full
+    collection within the program's first call.
     """
     if not gc.get_freeze_count():  # otherwise unfreeze() would undo the program's own freeze()
         # freeze() resets the counters, and joins the lists of the generations without examining the objects.

@@ -1,15 +1,15 @@
 """Turns tensors that Dynamo leaves on a graph's module into inputs of the graph.
 
 Dynamo turns a function's arguments into inputs, but not the tensors of a compiled ``optimizer.step()``. The optimizer's
-parameters and state stay attributes of the module, and the graph reads them (``get_attr``). AOTAutograd would put these
-tensors before the graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``); this file puts them
-after the inputs. So the graph is the same in every process, and no tensor is sent.
+parameters and state stay attributes of the module, and the graph reads them (``get_attr``). AOTAutograd would put the
+optimizer's tensors before the graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``). This file
+puts them after the inputs, so the graph is the same in every process, and no tensor is sent.
 
-The list of these tensors is stored in the frame's tracing context, where AOTAutograd stores it too. Torch empties the
-list when the optimizer is deleted (torch/_dynamo/variables/optimizer.py: ``create_finalizer``). Otherwise the
-optimizer's state would stay alive.
+This file stores a list of the tensors in the frame's tracing context, as AOTAutograd does. Torch empties the list when
+the optimizer is deleted (torch/_dynamo/variables/optimizer.py: ``create_finalizer``), so that the tensors do not stay
+alive.
 
-Dynamo sets the same two meta entries on nodes for these tensors as on placeholders
+Dynamo sets the same two meta entries on nodes for a module's tensors as on placeholders
 (torch/_dynamo/variables/builder.py).
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
@@ -40,7 +40,7 @@ def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule,
     """Return a graph that takes the tensors of its module as additional inputs, and a list of these tensors.
 
     The new inputs come last, in the order of their first use. If the module has no tensors, returns the graph itself.
-    Raises Bypass if Dynamo gives no metadata for one of the tensors.
+    Raises Bypass if a tensor lacks Dynamo's metadata.
     """
     held: dict[str, torch.Tensor] = {}
     reads: dict[str, list[torch.fx.Node]] = {}

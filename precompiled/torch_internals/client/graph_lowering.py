@@ -5,7 +5,7 @@ The graph of a backward that compiled autograd captured differs from other graph
 
 - Its first input is a list of tensors that the graph empties (node.meta["steal_arg"]).
 - It calls functions of this process: ``torch._dynamo.compiled_autograd.ops.*``, which C++ binds when a backward first
-  needs them, and closures over one AOTAutograd backward. A worker that never ran this backward lacks both.
+  needs them, and closures over one AOTAutograd backward. A worker lacks these functions.
 
 So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first (docs/decisions/0011). The
 result needs no gradients, because the client refuses a backward that is itself differentiated.
@@ -52,8 +52,8 @@ class Plain:
     def modes(self) -> Iterator[None]:
         """Set the modes for the capture. If the graph was traced to ATen, autocast and grad mode are off.
 
-        That trace has already applied the two modes. If a worker applied the program's autocast again, it would add
-        casts where a backward has disabled autocast (torch.amp.custom_bwd).
+        The trace has already applied autocast and grad mode. If a worker applied the program's autocast again, it would
+        add casts where a backward has disabled autocast (torch.amp.custom_bwd).
         """
         with contextlib.ExitStack() as stack:
             if self.traced:
@@ -64,7 +64,7 @@ class Plain:
             yield
 
     def eager(self) -> stand_in.StandIn:
-        """A stand-in that runs until the artifact is loaded. Created on demand, because a hit does not need it."""
+        """A stand-in that runs until the artifact is loaded. Created on demand, because a hit needs no stand-in."""
         return stand_in.StandIn(self.as_given)
 
     def taking_all(self, function: Callable[..., object]) -> Callable[..., object]:
@@ -78,7 +78,7 @@ class Plain:
 
 
 def plain(module: torch.fx.GraphModule) -> Plain:
-    """The graph in a form that a worker can rebuild. Raises Bypass if there is no such form."""
+    """Return the graph in a form that a worker can rebuild, or raise Bypass."""
     module = runtime_assertions.restore_assertions(module)
     if torch._dynamo.compiled_autograd.in_compiled_autograd_region and _is_of_one_process(module):
         flat, flatten = _flat(module)

@@ -1,9 +1,9 @@
 """Routes torch.compile's backend "inductor" to this project, which can call the original backend.
 
-``torch.compile(..., backend="inductor")``, the default, creates a ``torch._TorchCompileInductorWrapper``. It holds
-mode= and options= as ``config``, and its ``__call__`` is Dynamo's backend. Replacing this one method on the class
-routes every compiled function of the process, including earlier ones. Undoing the replacement restores all of them. The
-rest of the wrapper (equality, ``get_compiler_config``, ``reset``) stays torch's own.
+``torch.compile(..., backend="inductor")``, the default, creates a ``torch._TorchCompileInductorWrapper``. The wrapper
+holds mode= and options= as ``config``, and its ``__call__`` is Dynamo's backend. Replacing ``__call__`` on the class
+routes every compiled function of the process, including earlier ones. Undoing the replacement restores all functions.
+The rest of the wrapper (equality, ``get_compiler_config``, ``reset``) stays torch's own.
 
 Private names: torch._TorchCompileInductorWrapper.{__init__, __call__, config}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -57,8 +57,8 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
         @functools.wraps(original)
         def made(self: object, *args: object, **kwargs: object) -> None:
             original(self, *args, **kwargs)
-            # torch.compile makes the wrapper before Dynamo traces anything, so these callbacks see the first trace too.
-            # Registering them imports Dynamo, which torch.compile would import next anyway.
+            # torch.compile makes the wrapper before Dynamo traces, so the callbacks see the first trace. Registering
+            # callbacks imports Dynamo, which torch.compile would import next anyway.
             try:
                 garbage_collection.install()
                 first_trace.install(at_first_trace)
@@ -74,7 +74,8 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
-    """Call ``refuse`` with each graph that Inductor is about to compile. Its exception reaches the program.
+    """Call ``refuse`` with each graph that Inductor is about to compile. An exception of ``refuse`` reaches the
+    program.
 
     Call this function in processes where routing is impossible.
     """
@@ -114,7 +115,7 @@ def _routed(wrapper: object, serve: Serve, original: Callable[..., object]) -> C
             with direct_inductor_calls.ours():
                 return in_process()
 
-        # Serve only calls of the plain form to torch's own wrapper. AOTInductor derives a class from it.
+        # Serve only calls of the plain form to torch's own wrapper. AOTInductor derives a class from the wrapper.
         patches = kwargs.get("config_patches") or {}
         if (
             type(self) is not wrapper

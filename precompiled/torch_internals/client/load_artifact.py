@@ -1,7 +1,7 @@
 """Loads an artifact's files into the callable that plain ``torch.compile`` would have returned.
 
 AOTAutograd's own ``wrap_post_compile`` builds the runtime wrappers. This file replaces two steps that would start a
-compiler or write to Inductor's cache. It executes the generated module from memory, and maps the kernels from the
+compiler or write to Inductor's cache. The generated module is executed from memory, and kernels are mapped from the
 artifact (cpp_kernels.py).
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
@@ -40,7 +40,7 @@ def load_bundle(
 ) -> Callable[..., object]:
     """Load a bundle. Returns the compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
-    - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
+    - ``pickled``: the bundle. Unpickling runs code, so the caller has checked the bundle's origin (store/trust.py).
     - ``native``: maps a kernel's name to the file that contains the kernel, and to the file's SHA-256.
     - ``program``: its modes are set during the load, which reads thread-local state and may run in another thread.
     - ``name``: the artifact's name in tracebacks and profiles.
@@ -53,8 +53,8 @@ def load_bundle(
     index = torch.device(program.device).index or 0
     bundle = program_classes.loads(pickled, program.classes)
     relocate.move(bundle, program.device, program.groups)
-    # The worker compiled the backward before its first call. A call that retains the graph therefore needs copies of
-    # the buffers that the backward overwrites (retained_graphs.py).
+    # The worker compiled the backward before the backward's first call. A call that retains the graph therefore needs
+    # copies of the buffers that the backward overwrites (retained_graphs.py).
     donated = bundle.runtime_metadata.bw_donated_idxs or []
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
@@ -96,7 +96,7 @@ def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., 
         """Replace CompiledFxGraph's own method, which writes to Inductor's cache and imports from the cache."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
-        # With this entry, tracebacks and profilers show the lines of the generated code.
+        # Let tracebacks and profilers show the lines of the generated code.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does

@@ -1,18 +1,17 @@
 """Keeps eager steps fast beside a compile: makes OpenMP's threads sleep at barriers instead of spinning.
 
-A compile occupies a core from time to time. The OpenMP thread that shares this core then reaches each barrier late, and
-a training step has about a thousand barriers. Meanwhile the other threads spin and use up their time slices, so they
-have to wait when their next work arrives. On 2 cores, a step of 80 ms took 3 seconds. Threads that sleep keep their
-time slices, and Linux wakes them at once.
+A compile occupies a core from time to time. An OpenMP thread that shares a core with the compile reaches each barrier
+late, and a training step has about a thousand barriers. Meanwhile the other threads spin and use up their time slices,
+so they have to wait when their next work arrives. On 2 cores, a step of 80 ms took 3 seconds. Threads that sleep keep
+their time slices, and Linux wakes them at once.
 
-OpenMP runtimes let threads sleep if there are more threads than cores. GNU's libgomp then spins 1,000 rounds instead of
-300,000 before a thread sleeps (``gomp_throttled_spin_count_var``). LLVM's and Intel's runtimes then do not spin
-(``__kmp_zero_bt``). So a helper thread runs one empty parallel region, whose team of threads raises the number of
-threads above that of the cores. The team then sleeps until no graph is being compiled. The program's environment
-variables and threads stay unchanged.
+If there are more threads than cores, GNU's libgomp spins 1,000 rounds instead of 300,000 before a thread sleeps
+(``gomp_throttled_spin_count_var``), and LLVM's and Intel's runtimes do not spin (``__kmp_zero_bt``). So a helper thread
+runs one empty parallel region, whose team of threads raises the number of threads above that of the cores. The team
+then sleeps until no graph is being compiled. The program's environment variables and threads stay unchanged.
 
-This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. If that library is missing, or if
-the runtime is of an unknown kind, threads wait as usual.
+This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. If libtorch_cpu.so is missing, or
+if the runtime is of an unknown kind, threads wait as usual.
 
 Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -70,7 +69,7 @@ class _Runtime:
         self._parallel = library.GOMP_parallel  # LLVM's and Intel's runtimes have this function too
         self._parallel.restype = None
         self._cores = library.omp_get_num_procs
-        # Runtimes older than OpenMP 5.0 lack this function. Their team ends shortly after the thread that leads it.
+        # Runtimes older than OpenMP 5.0 lack this function. Their teams end shortly after the leading thread.
         self._pause = getattr(library, "omp_pause_resource_all", None)
         self._nothing = ctypes.CDLL(None).free  # called with a null pointer: a C function that any thread may call
 

@@ -1,8 +1,8 @@
 """Counts optimizer steps, to detect the end of a recorded run (precompiled/watch/recorder.py).
 
 The hook is public (torch.optim.optimizer.register_optimizer_step_post_hook, since 2.0). If a program compiles its
-optimizer's step, Dynamo inlines the hook. The hook must leave nothing in that graph. Otherwise the graph that watch
-mode captures would differ from the program's.
+optimizer's step, Dynamo inlines the hook. The hook must leave nothing in the optimizer's graph. Otherwise watch mode's
+graph would differ from the program's.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -2,8 +2,8 @@
 
 Some graphs can be compiled only within Dynamo: graphs whose compile makes Dynamo retrace (with the value of a float,
 for example), or adds guards. For such a graph, the client invalidates Dynamo's cache entry in the same way as
-``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). Torch calls that method at any time, even while the entry
-runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
+``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). Torch calls ``invalidate`` at any time, even while the
+entry runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
 
 A cache entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state, whose method
 invalidate this file calls.
@@ -60,7 +60,7 @@ class TracedFrame:
     def again(self, why: Bypass) -> bool:
         """Make Dynamo retrace the frame at its next call.
 
-        Returns false if Dynamo would not retrace, or if the program forbids it.
+        Returns false if Dynamo would not retrace, or if the program forbids retraces.
         """
         code = self.code()
         if code is None:
@@ -87,7 +87,7 @@ class TracedFrame:
 
 
 def being_traced() -> TracedFrame | None:
-    """The frame that Dynamo traces, or None if it is unknown."""
+    """The frame that Dynamo traces. None if unknown."""
     code, compile_id = trace_origin.function(), CompileContext.current_compile_id()
     if code is None or compile_id is None:
         return None

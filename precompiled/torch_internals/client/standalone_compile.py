@@ -1,7 +1,7 @@
 """Supports ``torch._inductor.standalone_compile``, which compiles a graph before its first call.
 
-Torch calls the result of such a compile an artifact. The program may save it. If a private name is missing, the graph
-is compiled in process.
+Torch calls the result of standalone_compile an artifact. The program may save it. If a private name is missing, the
+graph is compiled in process.
 
 Private names: torch._inductor.compile_fx.graph_returns_tuple,
 torch._inductor.standalone_compile.AOTCompiledArtifact, torch.fx.Node.meta["example_value"].
@@ -32,7 +32,7 @@ def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[object]) -> torch.fx.GraphModule:
-    """A copy of the graph for these inputs (fake tensors and numbers), which replace those of Dynamo's trace."""
+    """A copy of the graph for ``inputs`` (fake tensors and numbers) instead of those of Dynamo's trace."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     given = iter(inputs)

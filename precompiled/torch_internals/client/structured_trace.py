@@ -25,8 +25,8 @@ from precompiled.core import interruptions
 
 log = logging.getLogger("precompiled.structured")
 
-# Maps a graph's id to Dynamo's compile id. Filled only while tracing is on. Needed for swaps, which happen after
-# Dynamo's compile has ended.
+# Maps a graph's id to Dynamo's compile id, for swaps: they happen after Dynamo's compile has ended. Filled only while
+# tracing is on.
 _compiles: dict[str, Any] = {}
 
 

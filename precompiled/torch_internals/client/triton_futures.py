@@ -3,8 +3,8 @@
 Torch has one table per process, which maps the source of a kernel to the kernel's future
 (torch/_inductor/async_compile.py, CompiledTritonKernels). A load fills the table, and the artifact's code removes each
 kernel that it takes. But a compile in another thread clears the table at its end, and a load in another thread may take
-a kernel of the same source. The missing kernel would then be rebuilt by compilers in the client, or a valid artifact
-would appear to be invalid.
+a kernel of the same source. Compilers in the client would then rebuild the missing kernel, or a valid artifact would
+appear to be invalid.
 
 Private names: torch._inductor.async_compile.CompiledTritonKernels.{_cache, cache_clear}.
 Checked on 2.11.0, 2.13.0, 2.15.0.

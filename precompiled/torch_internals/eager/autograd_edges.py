@@ -7,8 +7,8 @@ Compiled code is a single node of the autograd graph (torch/_functorch/_aot_auto
 - All gradients of the inputs arrive at once.
 - The node can be differentiated only once.
 
-The operators of an eager run are many nodes. So two autograd Functions enclose these nodes, and autograd sees one
-region:
+The operators of an eager run are many nodes. So two autograd Functions enclose the operators' nodes, and autograd sees
+one region:
 
     inputs ── _Inputs ── operators of the eager run ── CompiledFunction ── outputs
 
@@ -54,7 +54,7 @@ _not_dynamos = torch._dynamo.decorators.skip
 
 
 class _Inputs(torch.autograd.Function):
-    """The node before the operators. It returns each differentiable input as a tensor with a new history."""
+    """The node before the operators, which returns each differentiable input as a tensor with a new history."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -91,7 +91,7 @@ class _Once(torch.autograd.Function):
 
 
 class CompiledFunction(torch.autograd.Function):
-    """The node after the operators. Its class has the name of AOTAutograd's class, because ``grad_fn.name()`` shows the
+    """The node after the operators. The class has the name of AOTAutograd's class, because ``grad_fn.name()`` shows the
     name.
     """
 
@@ -106,8 +106,8 @@ class CompiledFunction(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors  # this read raises at a second backward through a graph that is not retained
         given = list(gradients)
-        # The gradient of a sum is one expanded number. AOTAutograd gives it the output's strides, and a custom Function
-        # of the program may need these strides (for ``view``).
+        # The gradient of a sum is one expanded number. AOTAutograd gives this gradient the output's strides, and a
+        # custom Function of the program may need these strides (for ``view``).
         for at, gradient in enumerate(gradients):  # a comprehension would be a separate frame, which Dynamo would trace
             if ctx.formats[at] is not None and _is_plain(gradient):
                 given[at] = coerce_to_expected_memory_format(gradient, ctx.formats[at])
@@ -204,7 +204,7 @@ def run_between(
 
     ``positions`` come from ``differentiable``, and ``apart`` from ``without_gradient``. ``last`` are the outputs that
     no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the backward would
-    continue into that history without a gradient. For the state of a recurrent network, the history is the previous
+    continue into their history without a gradient. For the state of a recurrent network, the history is the previous
     step, whose graph is already freed.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
@@ -303,8 +303,8 @@ def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
 def _alone(output: object, storages: set[object]) -> object:
     """If ``output`` is a view of an intermediate, return a separate tensor over the same memory.
 
-    Compiled code returns such an output as a separate tensor. So a custom Function that returns the output (a reentrant
-    checkpoint) can change it in place.
+    Compiled code returns such a view as a separate tensor. So a custom Function (a reentrant checkpoint) can return the
+    tensor and change it in place.
     """
     if (
         isinstance(output, torch.Tensor)
@@ -320,8 +320,7 @@ def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
     """Whether the tensor's operator keeps the tensor for its backward although compiled code does not.
 
     Compiled code keeps only the zeros' positions for relu, for example, and the positions of the maximum for amax. The
-    caller may change such a tensor in place. A tensor that compiled code keeps as well (the result of exp) must not be
-    changed.
+    caller may change these results in place, but not a result that compiled code keeps as well (of exp).
     """
     return tensor.grad_fn is not None and tensor.grad_fn.name() in _KEEP_THEIR_RESULT
 

@@ -9,7 +9,7 @@ Two kinds of region are detected by the mechanism of torch that they use:
 
 A checkpoint has two kinds of saved-tensor hooks: _checkpoint_hook in its first run, and _recomputation_hook in the
 recomputation. This file reads a closure variable of their pack functions: ``frame`` of the first kind, and
-``target_frame_ref`` of the second. It also reads weak_holders and x_metadatas of the checkpoint's frame.
+``target_frame_ref`` of the second. This file also reads weak_holders and x_metadatas of a checkpoint's frame.
 
 Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._autograd._top_saved_tensors_default_hooks,
 torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},
@@ -42,7 +42,7 @@ def _pack_hook() -> Any:
 
 
 def in_a_checkpoint() -> bool:
-    """Whether a non-reentrant checkpoint is running its function, for the first or second time."""
+    """Whether a non-reentrant checkpoint runs its function, for the first or second time."""
     return _pack_hook() is not None
 
 

@@ -5,11 +5,11 @@ look like compiled code to autograd. enclosing_regions.py decides whether a grap
 help to run eagerly:
 
 - Activation checkpointing inside a graph does not restore the random state when it recomputes
-  (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). It runs as
-  ``torch.utils.checkpoint.checkpoint`` instead.
-- Nested compile regions cannot be differentiated. They run as a plain call.
+  (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). So
+  checkpointing runs as ``torch.utils.checkpoint.checkpoint``.
+- Nested compile regions cannot be differentiated, so they run as plain calls.
 - A batch norm in training saves its running statistics, although its backward does not read their values. If a compiled
-  call before that backward changes them, autograd raises an error that plain torch does not raise.
+  call changes the statistics before the backward, autograd raises an error that plain torch does not raise.
 - Some operators save their input although their backward needs only a mask of it. Compiled code saves the mask, so the
   caller may change the input meanwhile. These operators get a copy.
 
@@ -55,7 +55,7 @@ class StandIn:
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         run = eager(module)
-        # Compile the module's code now. Otherwise Dynamo's modules do so at the first call, through Module.__call__,
+        # Compile the module's code now. Dynamo's modules would compile it at the first call, through Module.__call__,
         # which prints errors that the program may catch and slows down each call (torch/fx/_lazy_graph_module.py).
         getattr(run, "real_recompile", lambda: None)()
         self._run: Callable[..., object] = run.forward
@@ -92,7 +92,7 @@ class StandIn:
     def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
         """Prepare a run. Returns a function that undoes the run after an exception.
 
-        The returned function takes the exception. It returns False if the run cannot be undone, or if compiled code
+        The returned function takes the exception, and returns False if the run cannot be undone, or if compiled code
         would raise the same exception.
         """
         try:

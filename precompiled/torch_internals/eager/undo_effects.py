@@ -5,8 +5,8 @@ surrounding checkpoint must be as they were before the eager run.
 
 - Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
   show whether it writes or draws. Most graphs do neither.
-- Inputs of more than MAX_BYTES are not copied. Such inputs are unchanged only if the run failed before the first node
-  that writes to them.
+- Inputs of more than MAX_BYTES are not copied, so they are unchanged only if the run failed before the first node that
+  writes to them.
 - The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
 
 This file reads tensors and prev_versions of a version guard (_unsafe_preserve_version_counter).
@@ -42,7 +42,7 @@ MAX_BYTES = 32 << 20
 class Effects:
     """Records which changes a run of a graph may make to its inputs, to the graph's attributes and to the random state.
 
-    ``chain(node)`` returns the node, then the node that it is a view of, and so on. The last one owns the memory.
+    ``chain(node)`` returns the node, then the node that it is a view of, and so on. The last node owns the memory.
     """
 
     def __init__(self, module: torch.fx.GraphModule, chain: Callable[[torch.fx.Node], list[torch.fx.Node]]) -> None:
@@ -94,7 +94,7 @@ class Before:
     def undo(self, error: BaseException, code: CodeType) -> bool:
         """After ``error`` in the run's generated code ``code``, restore the state and free the run's tensors.
 
-        Returns False and changes nothing if this is impossible, or if compiled code would raise the same error.
+        Returns False and changes nothing if undoing is impossible, or if compiled code would raise the same error.
         """
         reached = self._reached(error, code)
         if reached is None:

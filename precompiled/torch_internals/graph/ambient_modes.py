@@ -2,8 +2,8 @@
 
 - Thread-local modes (grad mode, inference mode, autocast) are restored for every compile and every load, because both
   read them.
-- Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client, these modes belong
-  to the user.
+- Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client, process-wide modes
+  belong to the user.
 
 Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter,
 _is_fwd_grad_enabled, _set_fwd_grad_enabled, _exit_dual_level}, torch.autograd.forward_ad._current_level,
@@ -80,7 +80,7 @@ def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, object]:
         "sm_carveout": torch._C._get_sm_carveout_experimental(),
         "opt_einsum": _opt_einsum(),
         "threads": torch.get_num_threads() if uses_cpu else 0,
-        # If this is true, AOTAutograd treats the graph's parameters as static (collect_metadata_analysis.py).
+        # With compiled autograd, AOTAutograd treats parameters as static (collect_metadata_analysis.py).
         "compiled_autograd": compiled_autograd.in_compiled_autograd_region,
     }
 

@@ -36,7 +36,8 @@ from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals.graph import numpy_calls
 from precompiled.torch_internals.user_code import custom_ops, user_modules
 
-# Namespaces of operators that come with torch. A user's module cannot redefine these without patching torch itself.
+# Namespaces of operators that come with torch. A user's module cannot redefine torch's operators without patching
+# torch.
 BUILTIN_OP_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
 )
@@ -158,8 +159,8 @@ def _encode(target: object) -> list[str]:
         return ["fn", *_LOGGED]
     if _is_local(module, qualname, target):
         return ["local", module, qualname]
-    # A user's function that was patched into a torch namespace may be in this table, too. Such a function was refused
-    # above (is_torchs_code), because in a worker its name means torch's function.
+    # A user's function that was patched into a torch namespace was refused above (is_torchs_code), because in a worker
+    # its name means torch's function.
     found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
         return ["fn", *found]
@@ -171,7 +172,7 @@ def _op_name(qualified: str) -> tuple[str, str]:
     namespace, _, name = qualified.partition("::")
     if namespace in _OTHER_COLLECTIVE_OP_NAMESPACES:
         raise Bypass(f"the graph has the collective {qualified}", code="collective")
-    # Operators of this namespace refer to a stream or event by a number that is valid in this process only.
+    # Operators of ``streams`` refer to a stream or event by a number that is valid in this process only.
     if namespace == "streams":
         raise Bypass(f"the graph has {qualified}", code="marked-node")
     return namespace, name
@@ -204,7 +205,7 @@ def _leads_to(module: str, qualname: str, target: object) -> bool:
 def _is_local(module: str, qualname: str, target: object) -> bool:
     """Whether the target is defined inside a function of torch, without closure or defaults.
 
-    Dynamo puts such a function into a graph for ``parameter.data = value``.
+    Dynamo puts such a local function into a graph for ``parameter.data = value``.
     """
     if not isinstance(target, FunctionType) or target.__closure__ or target.__defaults__ or target.__kwdefaults__:
         return False
@@ -263,8 +264,8 @@ def _decode(name: tuple[str, ...]) -> object:
 def is_collective(name: list[str]) -> bool:
     """Whether a named target communicates with other ranks.
 
-    Such targets are torch's functional collectives, and operators of other libraries that take a group's name
-    (``vllm::all_reduce``).
+    Targets that communicate are torch's functional collectives, and operators of other libraries that take a group's
+    name (``vllm::all_reduce``).
     """
     if name[0] == "cop":
         try:

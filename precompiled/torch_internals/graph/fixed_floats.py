@@ -1,8 +1,8 @@
 """Detects float inputs whose value Dynamo has fixed while tracing, and makes Dynamo retrace without these inputs.
 
-With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Many
-operators need a float's value (the ``eps`` of a layer norm, the ``p`` of a dropout). Dynamo fixes it. Plain
-torch.compile discovers this at the end of AOTAutograd's trace and restarts Dynamo without these inputs
+With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Dynamo fixes
+a float's value if an operator needs the value (the ``eps`` of a layer norm, the ``p`` of a dropout). Plain
+torch.compile discovers fixed floats at the end of AOTAutograd's trace and restarts Dynamo without these inputs
 (torch/fx/passes/_tensorify_python_scalars.py). This file detects fixed floats from the symbols, before any compile.
 
 Private names: torch._dynamo.symbolic_convert.TensorifyState.{specialize, should_specialize},
@@ -26,7 +26,7 @@ from precompiled.torch_internals.graph import operation_effects
 
 
 class FixedFloats(Exception):
-    """Raised if the graph is unusable because Dynamo fixed some floats in the trace. ``names``: their symbols."""
+    """Raised if a graph is unusable because Dynamo fixed floats. ``names``: their symbols."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
@@ -39,14 +39,14 @@ def fixed_symbol(value: torch.SymFloat) -> str:
     if not symbol.is_Symbol or not content.is_number:
         return ""
     name = str(symbol)
-    # If Dynamo has kept the input in spite of an earlier request, further requests would make it retrace forever.
+    # If Dynamo has kept the input in spite of an earlier request, further requests would make Dynamo retrace forever.
     return "" if TensorifyState.should_specialize(name) else name
 
 
 def ignored_symbol(read: torch.fx.Node) -> str:
     """The name of the symbol that the node ``read`` returns, if no operation uses the float's value; else "".
 
-    Plain torch.compile fixes the value of such a float, because no tensor replaces it (the ``norm_type`` of an
+    Plain torch.compile fixes the value of an unused float, because no tensor replaces it (the ``norm_type`` of an
     embedding).
     """
     value = read.meta["example_value"]

@@ -1,8 +1,8 @@
 """Encodes a Dynamo graph as plain data, and decodes it.
 
-The data is the canonical form. It contains no placeholder names, sources, stack traces, files or lines, so graphs that
-differ only in these have the same bytes. The key hashes these bytes, and the worker rebuilds the graph from them alone,
-so everything that affects the compile affects the key.
+The data, the canonical form, contains no placeholder names, sources, stack traces, files or lines, so graphs that
+differ only in these have the same bytes. The key hashes the bytes of this form, and the worker rebuilds the graph from
+these bytes alone, so everything that affects the compile affects the key.
 
 The encoding is the list of all graphs, outermost first. A graph is a list of nodes in order:
 
@@ -97,8 +97,8 @@ def is_plain(graph: torch.fx.Graph) -> bool:
 def encode(module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})) -> list[list[list[object]]]:
     """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
 
-    ``groups`` maps its process groups to their names in the key. Raises Bypass for anything that cannot be rebuilt with
-    exactly the same meaning.
+    ``groups`` maps the graph's process groups to names in the key. Raises Bypass for anything that cannot be rebuilt
+    with exactly the same meaning.
     """
     encoder = _Encoder(groups)
     encoder.graph(module)
@@ -171,7 +171,7 @@ class _Encoder:
 
 
 def encode_constant(value: object) -> object:
-    """Encode a value that contains no nodes, in the form of an argument. Raises Bypass if the value has no form."""
+    """Encode a value without nodes, in the form of an argument. Raises Bypass if the value has no form."""
     return _encode_argument(value, {})
 
 
@@ -219,7 +219,7 @@ def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> object:
 
 
 def decode(graphs: list[list[list[Any]]]) -> torch.fx.GraphModule:
-    """The graph as a module. Its placeholders are named ``arg0``, ``arg1``, ...
+    """The graph as a module whose placeholders are named ``arg0``, ``arg1``, ...
 
     Raises ValueError, TypeError, KeyError, IndexError, AttributeError or ImportError for data that ``encode`` never
     returns.

@@ -1,6 +1,6 @@
 """Derives a readable name for a graph from the function that Dynamo is compiling and from the compile id.
 
-If that function is torch's own (a module of torch, an optimizer's step), the name is that of the graph's outermost
+If the function is torch's own (a module of torch, an optimizer's step), the name is that of the graph's outermost
 module. Without the private names, the name is "graph".
 
 Private names: torch.fx.GraphModule.meta["dynamo_compile_id"], torch.fx.Node.meta["nn_module_stack"].

@@ -35,8 +35,8 @@ from precompiled.torch_internals.user_code import program_classes, program_sourc
 if TYPE_CHECKING:
     from precompiled.core import program_data
 
-# Flags that Dynamo sets in an input's tensor_dict, and that AOTAutograd or Inductor read. Neither reads Dynamo's other
-# entry ("tag", torch/_dynamo/utils.py, _extract_tensor_dict).
+# Flags that Dynamo sets in an input's tensor_dict, and that AOTAutograd or Inductor read. AOTAutograd and Inductor do
+# not read Dynamo's other entry ("tag", torch/_dynamo/utils.py, _extract_tensor_dict).
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 
 
@@ -138,8 +138,7 @@ def _reads_a_scalar(user: torch.fx.Node) -> bool:
 def _float_of(value: FakeTensor, position: int) -> float:
     """The value of a float that Dynamo passes as a tensor and that the graph reads as a symbol.
 
-    The compiled code must be valid for every value of the float. Otherwise the worker refuses the graph
-    (compile_graph.py).
+    The worker refuses the graph unless the compiled code is valid for every value of the float (compile_graph.py).
     """
     memo = value.item_memo
     if not isinstance(memo, torch.SymFloat) or not memo.node.expr.is_Symbol:
@@ -313,7 +312,7 @@ def _make(
         made = torch.empty(0, dtype=dtype, device=item["device"])
         offset = sizes.size(item["offset"])
         assert mode.shape_env is not None
-        # Each of these inputs lies within its storage, so torch's check for this must not become a guard of the graph.
+        # An input always lies within its storage, so torch's check must not become a guard of the graph.
         with mode.shape_env.suppress_guards():
             made.set_(storage, offset, shape, stride)
         if item["parameter"]:

@@ -1,5 +1,5 @@
-"""Encodes NumPy calls in a graph. Dynamo replaces them by torch's equivalents (torch._numpy), in wrappers that it
-creates.
+"""Encodes NumPy calls in a graph. Dynamo replaces NumPy calls by torch's equivalents (torch._numpy), in wrappers that
+Dynamo creates.
 
 A wrapper's encoded name is the name of the wrapped function, if torch has exactly that function under that name.
 
@@ -22,7 +22,7 @@ _NAMESPACES = ("torch._numpy", "torch._numpy.linalg", "torch._numpy.fft", "torch
 
 
 def encode(target: object) -> list[str] | None:
-    """The name of a wrapper. None if ``target`` is not a wrapper, or if torch lacks its function under that name."""
+    """The name of a wrapper. None if ``target`` is not a wrapper, or if torch lacks the function."""
     if isinstance(target, utils.numpy_method_wrapper):
         name = target.method
         return [KIND, "method", name] if hasattr(torch._numpy.ndarray, name) else None

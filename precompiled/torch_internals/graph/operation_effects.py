@@ -1,8 +1,8 @@
 """Determines what the operations of a graph do to their arguments: change them, return views of them, or keep them.
 
 An operator's schema shows these effects if the graph calls the operator by its overload (``aten.mul_.Tensor``). Graphs
-of ``make_fx`` and ``torch.export`` do so, and all graphs do so for custom operators. For other operations, this file
-uses the naming rules of Python and torch.
+of ``make_fx`` and ``torch.export`` call overloads, and all graphs call the overloads of custom operators. For other
+operations, this file uses the naming rules of Python and torch.
 
 This file reads alias_info and is_out of a schema's arguments and returns.
 
@@ -24,9 +24,9 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 
-# Operations that change a tensor's metadata or history in place. They must not be applied to an input of an eager run
-# with autograd_edges.py: the operators get another tensor over the same memory, so the caller's tensor would keep its
-# old metadata.
+# Operations that change a tensor's metadata or history in place. Such operations must not be applied to an input of an
+# eager run with autograd_edges.py: the operators get another tensor over the same memory, so the caller's tensor would
+# keep its old metadata.
 CHANGE_THE_TENSOR = frozenset(
     """
     as_strided_ detach_ requires_grad_ resize_ resize_as_ retain_grad set_ set_data shallow_copy_data_ squeeze_
@@ -52,7 +52,7 @@ _WRITE = frozenset("iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshi
 
 # Operations that keep their input for the backward, while compiled code keeps only a mask or indices. The list follows
 # the backwards in torch's derivatives.yaml and Inductor's decompositions, and
-# tests/torch_internals/test_stand_in_operators.py checks it.
+# tests/torch_internals/test_stand_in_operators.py checks the list.
 KEEP_THEIR_INPUT = frozenset(
     """
     amax amin aminmax clamp clamp_max clamp_min clip cummax cummin fmax fmin gather hardshrink hardsigmoid hardtanh
@@ -142,7 +142,7 @@ def _schemas_of(called: str) -> list[Any]:
 
 
 def _arguments(target: object, called: str) -> list[str]:
-    """The names of the arguments, in order. Empty if they are unknown, or if the operation is not a normalization."""
+    """The names of the arguments, in order. Empty if unknown, or if the operation is not a normalization."""
     if "_norm" not in called:
         return []
     if isinstance(target, FunctionType):
@@ -178,7 +178,7 @@ def _schemas(target: object) -> list[Any]:
 
 
 def _is_inplace(node: torch.fx.Node) -> bool:
-    """Whether an argument requests work in place. Modules pass this argument by position (``LeakyReLU``)."""
+    """Whether an argument requests work in place. Modules pass ``inplace`` by position (``LeakyReLU``)."""
     if node.kwargs.get("inplace"):
         return True
     place = _place_of_inplace(node.target) if node.op == "call_function" else None

@@ -120,7 +120,7 @@ def _resolved(name: str) -> Any:
 
 @contextmanager
 def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None) -> Iterator[None]:
-    """In a worker, register groups of these names and sizes that cannot communicate.
+    """In a worker, register ``groups`` (names and sizes), which cannot communicate.
 
     ``ranks`` is this rank's position in each group, if the key contains it (compiler_config.ask_for_ranks). Raises
     CompileFailed at the end if any code has read a rank that is not in the key, even if that code continued.
@@ -142,8 +142,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
         place: int | None = None
 
         def rank(self) -> int:
-            # One caller is exempt: torch._dynamo.repro writes the rank into its script for bug reports at every
-            # compile.
+            # torch._dynamo.repro is exempt: at every compile, it writes the rank into its script for bug reports.
             caller: str = sys._getframe(1).f_globals.get("__name__", "")
             if self.place is None:
                 return 0 if caller.startswith("torch._dynamo.repro.") else refuse()

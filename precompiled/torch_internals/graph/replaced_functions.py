@@ -45,7 +45,7 @@ _ALIASES = {
     "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }
-# Functions of these packages do not count as replacements by the program. unittest is left out, because its mocks do
+# Functions of these packages do not count as replacements by the program. The list lacks unittest, because mocks do
 # count.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")

@@ -1,8 +1,8 @@
 """Encodes the context of a tensor subclass (the second result of ``__tensor_flatten__``) as plain data, and decodes it.
 
-The context may consist of lists, tuples, dictionaries and constants. It may also contain members of enums, and objects
-of dataclasses without other attributes (torchao's quantization settings, for example). Such a class must be importable,
-and is encoded as its name and a digest of its sources.
+The context may consist of lists, tuples, dictionaries and constants. The context may also contain members of enums, and
+objects of dataclasses without other attributes (torchao's quantization settings, for example). Their class must be
+importable, and is encoded as its name and a digest of its sources.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -23,7 +23,7 @@ from precompiled.torch_internals.user_code import user_modules
 def encode(value: Any, modules: dict[str, str]) -> object:
     """Plain data for ``value``. Adds the modules that a worker must import, and digests, to ``modules``.
 
-    Raises Bypass if a part of the context has none of these forms.
+    Raises Bypass if a part of the context has another form.
     """
     kind = type(value)
     if kind in (list, tuple):

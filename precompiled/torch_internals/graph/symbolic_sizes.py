@@ -1,17 +1,17 @@
 """Encodes the symbols of Dynamo's shape environment, and rebuilds the symbols and their guards in the worker.
 
-A symbol is named by the position of its first use (``s0``, ``s1``, ...) and described by its range. Its *hint*, the
-size that the client had when it traced, is not part of the key: one artifact serves all sizes that its guards accept.
-The guards that AOTAutograd and Inductor add during the compile are stored with the artifact.
+A symbol is named by the position of its first use (``s0``, ``s1``, ...) and described by its range. A symbol's *hint*,
+the size that the client had when it traced, is not part of the key: one artifact serves all sizes that its guards
+accept. The guards that AOTAutograd and Inductor add during the compile are stored with the artifact.
 
 Guards name the graph's *size inputs* by their position: ``t0``, ``t1``, ... Every integer input without unbacked
 symbols is a size input. An integer that Dynamo has specialized to one value remains a SymInt, so it is a size input
 too.
 
 An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and inputs with such a symbol are not size inputs.
-The compiled code is valid for all values of the symbol, or asserts its conditions at run time (runtime_assertions.py).
-The symbol is encoded as it was before any assertion, and without a range: the graph repeats the assertions, and the
-worker derives the range from them.
+The compiled code is valid for all values of an unbacked symbol, or asserts conditions at run time
+(runtime_assertions.py). An unbacked symbol is encoded as it was before any assertion, and without a range: the graph
+repeats the assertions, and the worker derives the range from them.
 
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
 create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,
@@ -58,7 +58,7 @@ class Symbols:
         self._unbacked: dict[sympy.Symbol, int] = {}
         self.ranges: list[list[int | None]] = []
         self.hints: list[int] = []
-        self.unbacked: list[list[object]] = []  # per symbol: [whether it is a size, the program's hint or None]
+        self.unbacked: list[list[object]] = []  # per symbol: [is a size, the program's hint or None]
 
     def size(self, value: object) -> Any:
         """Encode a size as plain data: an int, or an expression over symbols.
@@ -257,7 +257,7 @@ def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
 
     Raises CompileFailed if the inputs cannot express every guard. AOTAutogradCache.generate_guards_expression omits a
     guard on a symbol that is not an input itself (a symbol that was found equal to another size, for example). Without
-    that guard the artifact would serve sizes for which it computes wrong results.
+    such a guard, an artifact would serve sizes for which it computes wrong results.
     """
     if not symints:
         return ""

@@ -1,23 +1,22 @@
 """Intercepts Inductor's builds of C++ kernels: a worker collects the sources, a client maps an artifact's kernels.
 
 Each kernel is a plain extension module. When Inductor's generated wrapper runs, ``AsyncCompile.cpp_pybinding(argtypes,
-source)`` builds the module. This file replaces that method by a handler. In a worker the handler collects the sources
-(kernel_units.py). In a client it maps the artifact's ``.so`` by the hash of the source, so that no compiler, no probe
-of vector units and no precompiled header runs (docs/decisions/0003).
+source)`` builds the module. This file replaces ``cpp_pybinding`` by a handler. In a worker the handler collects the
+sources (kernel_units.py). In a client the handler maps the artifact's ``.so`` by the hash of the source, so that no
+compiler, no probe of vector units and no precompiled header runs (docs/decisions/0003).
 
 With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes the whole C++ code to
-``CppWrapperCodeCache.load_pybinding(...)``. This call also returns an extension module, and this file handles it like a
-kernel's module.
+``CppWrapperCodeCache.load_pybinding(...)``. This file handles the resulting extension module like a kernel's module.
 
 Triton kernels are part of the pickled result (torch/_inductor/triton_bundler.py). While an artifact is loaded, this
-file also prevents two actions of torch that start processes:
+file prevents two actions of torch that start processes:
 
 - ``AsyncCompile.triton`` starts its pool of processes before it looks for built kernels.
 - Each load computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With an
-  empty Triton cache, that hash starts gcc for Triton's driver and ptxas for its version.
+  empty Triton cache, computing the hash starts gcc for Triton's driver and ptxas for its version.
 
-Kernels need the address of _torchinductor_pyobject_tensor_data_ptr. They read the address from an environment variable
-with this name in capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
+Kernels read the address of _torchinductor_pyobject_tensor_data_ptr from an environment variable with this name in
+capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},

@@ -1,7 +1,7 @@
 """Makes CUDA graphs work if a background thread builds forward and backward before their first call.
 
-Plain torch.compile builds the backward at the backward's first call, in the calling thread. Torch relies on that in two
-ways:
+Torch relies on two facts: plain torch.compile builds the backward at the backward's first call, and in the calling
+thread.
 
 - If only the forward uses CUDA graphs, the backward notifies the CUDA graph manager when the backward runs
   (torch/_inductor/output_code.py, maybe_handle_backward_generation). Torch gets the manager when it builds the
@@ -38,8 +38,7 @@ def called_here() -> None:
 def made_ahead() -> Iterator[None]:
     """Patch torch for a compile or load that builds forward and backward.
 
-    Any number of threads may be inside at once. They share the patch, which behaves like torch's own function for other
-    compiles.
+    Any number of threads may share the patch at once. For other compiles, the patch behaves like torch's own function.
     """
     from torch._inductor import output_code
 

@@ -1,9 +1,9 @@
 """Detects Inductor compiles that bypass ``torch.compile``'s backend, or whose result torch saves.
 
 ``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and third-party
-backends call ``compile_fx`` themselves. Their results stay torch's own. This file counts such compiles, so that users
-see them. All of these callers look up ``compile_fx`` when they call it, so this file replaces this one name as soon as
-its module is imported.
+backends call ``compile_fx`` themselves. Their results stay torch's own. This file counts such direct compiles, so that
+users see them. All callers look up ``compile_fx`` at the call, so this file replaces the name as soon as its module is
+imported.
 
 ``torch.compile(...).aot_compile`` and ``caching_precompile`` do call this project's backend. But they save the
 backend's result as one serialized AOTAutograd result (``serialize``). So torch itself compiles these graphs, too.
@@ -47,7 +47,7 @@ _inside = _Inside()
 
 
 def install(count: Callable[[Any, bool], Callable[[], None]]) -> None:
-    """Call ``count(module, is_ahead_of_time)`` before each such compile, and its result afterwards. Idempotent."""
+    """Call ``count(module, is_ahead_of_time)`` before each direct compile, and its result afterwards. Idempotent."""
     global _count  # noqa: PLW0603
     _count = count
     if _MODULE in sys.modules:

@@ -7,8 +7,8 @@ constant.
 
 Each constant is the same as in plain torch.compile (docs/decisions/0025). If a constant is a weight or a view of one,
 the loading process uses its own weight, so an in-place change of the weight has the same effect as in plain
-torch.compile. Folded values are stored in the artifact. A constant in oneDNN's own format is not stored. The loading
-process packs such a constant again from its inputs.
+torch.compile. Folded values are stored in the artifact. A constant in oneDNN's own format is not stored: the loading
+process packs it again from its inputs.
 
 Private names: torch._inductor.compile_fx.fw_compiler_freezing, torch._inductor.freezing.freeze,
 torch._inductor.constant_folding.ConstantFolder.{add_node_replacement, fetch_args_kwargs_from_env},
@@ -72,7 +72,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Packed:
-    """A constant in oneDNN's own format, whose bytes cannot be stored. The call that creates it is stored instead."""
+    """A constant in oneDNN's own format, stored as the call that creates it, because its bytes cannot be stored."""
 
     operator: tuple[str, ...]  # namespace, name, and the overload if one was called
     args: tuple[Any, ...]

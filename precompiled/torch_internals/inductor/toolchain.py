@@ -1,7 +1,7 @@
 """Tests whether this host can build the code that Inductor generates.
 
-If a compile fails because the host has no compiler, its graph may be valid. So no process may store that failure, and
-no program that already runs the graph may fail because of it.
+If a compile fails because the host has no compiler, its graph may be valid. So no process may store the failure, and
+the failure must not stop a program that already runs the graph.
 
 Nothing is tested before a compile. Graphs without kernels of their own (a matrix product) need no compiler, and torch
 finds compilers by its own rules.

@@ -42,7 +42,7 @@ def read() -> dict[str, object]:
     _refuse_rules(dispatcher.sharding_propagator)
     if getattr(ExplicitRedistributionContext._local, "_active", None) is not None:
         raise _cannot("ExplicitRedistributionContext is on")
-    # Torch 2.15 has this setting in torch.compiler.config, and warns if it is read from the old place.
+    # Torch 2.15 has the setting in torch.compiler.config, and warns at reads of the old place.
     if getattr(config if hasattr(config, _ONE_RANK) else torch.distributed.config, _ONE_RANK, False):
         raise _cannot("torch.distributed.config.compile_on_one_rank is on")
     return {

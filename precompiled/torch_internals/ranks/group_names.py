@@ -1,6 +1,6 @@
 """Numbers the process groups of a program's collectives, in the order of their first use.
 
-Torch names groups by the number of earlier groups (``"0"``, ``"1"``) or by a digest of their ranks. With these names,
+Torch names groups by the number of earlier groups (``"0"``, ``"1"``) or by a digest of their ranks. With torch's names,
 ranks that do the same work in different groups would have different graphs. So artifacts contain numbers, and a client
 replaces them by the names of its groups when it loads an artifact (docs/decisions/0039).
 

@@ -1,8 +1,8 @@
 """Encodes settings of Inductor and functorch that are code (passes, solvers, policies), and decodes them in a worker.
 
 - A function or class is named by its module and the digest of the module's sources (user_modules.py), and the worker
-  imports it. If it cannot be imported, its source is sent instead (program_units.py), and the worker runs the source
-  again for each compile.
+  imports it. For code that cannot be imported, the source is sent instead (program_units.py), and the worker runs the
+  source again for each compile.
 - A module is named with the digest of its sources.
 - An object is encoded as its class and its attributes, if these are plain values or code themselves.
 
@@ -29,7 +29,7 @@ from precompiled.torch_internals.user_code import program_source, program_units,
 
 # The base class of this project's own passes. Inductor's caches require it.
 GraphPass = custom_graph_pass.CustomGraphPass
-# The settings that Inductor calls with a graph, and the settings that it calls with a scheduler's nodes.
+# Settings that Inductor calls with a graph, and settings that it calls with a scheduler's nodes.
 _GRAPH_PASSES = (
     "post_grad_custom_pre_pass",
     "post_grad_custom_post_pass",

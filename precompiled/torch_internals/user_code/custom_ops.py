@@ -38,7 +38,7 @@ from precompiled.torch_internals.user_code import (
 from precompiled.torch_internals.user_code.user_modules import import_modules, modules_digest, name_of_library
 
 # The dispatch keys under which a compile looks for an operator's behavior. A module that this file cannot find may have
-# registered a kernel under any of these. A graph's key lists an operator's dispatch keys in this order.
+# registered a kernel under any of these keys. A graph's key lists an operator's dispatch keys in this order.
 _DISPATCH_KEYS = tuple(
     """
     CompositeImplicitAutograd CompositeExplicitAutograd Autograd AutogradCPU AutogradCUDA ADInplaceOrView AutocastCPU
@@ -53,7 +53,9 @@ _ONLY_RUN = ("CPU", "CUDA")
 
 
 def kernels(op: torch._ops.OpOverload) -> str:
-    """The dispatch keys for which this operator has a kernel. A worker refuses the operator if its own keys differ."""
+    """The dispatch keys for which this operator has a kernel. A worker refuses the operator if the worker's keys
+    differ.
+    """
     name = _qualified(op)
     return " ".join(key for key in _DISPATCH_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
@@ -65,7 +67,7 @@ def _qualified(op: torch._ops.OpOverload) -> str:
 def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     """Return what a worker needs to define an operator, as a list of texts.
 
-    - ``["a,b", digest]``: modules and libraries define the operator. The digest is that of their sources.
+    - ``["a,b", digest]``: the modules and libraries that define the operator, and their digest.
     - ``["a,b", digest, JSON]``: the program itself defines the operator. ``define`` takes the JSON; the definition
       imports the modules.
     - ``["", "", JSON]``: the schema describes the operator completely.
@@ -75,8 +77,8 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     name = op._schema.name
     if op in getattr(sys.modules.get("torch._inductor.lowering"), "user_lowerings", {}):
         raise Bypass(f"{name} is autotuned here (register_custom_op_autotuning)", code="custom-op")
-    # The list also contains the functions that torch wraps. A method in C (``register_fake(torch.Tensor.clone)``) has
-    # no module and defines nothing.
+    # ``_functions`` also yields the functions that torch wraps. A method in C (``register_fake(torch.Tensor.clone)``)
+    # has no module and defines nothing.
     named = {module for f in _functions(op) if (module := getattr(f, "__module__", None)) is not None}
     modules = sorted({module for module in named if not module.startswith("torch.")} | _by_fake(op))
     own = _definition(op)

@@ -1,6 +1,6 @@
 """Finds kernels that the program registers for torch's operators: ``Library("aten", "IMPL").impl("silu", f, ...)``.
 
-AOTAutograd traces through such kernels, except kernels for a device, which compiled code only calls. A worker has
+AOTAutograd traces through these kernels, except kernels for a device, which compiled code only calls. A worker has
 torch's own kernels.
 
 Torch has no list of these kernels with their functions. But each Library object has the names that it has registered,

@@ -1,6 +1,6 @@
 """Finds decompositions and lowerings that the program has put into Inductor's tables for torch's operators.
 
-Programs add them by ``torch._inductor.decomposition.register_decomposition``, ``lowering.register_lowering``,
+Programs add entries by ``torch._inductor.decomposition.register_decomposition``, ``lowering.register_lowering``,
 ``register_pointwise``, ``make_fallback`` and ``kernel.custom_op.register_custom_op_autotuning``. A worker has torch's
 own tables.
 

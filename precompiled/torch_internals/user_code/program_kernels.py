@@ -8,8 +8,8 @@ out as a unit (program_units.py) with more fields::
      "given": {"scaled": Triton's cache key}}
 
 ``given`` lists imported kernels. The source of an imported kernel's module does not determine the kernel, because a
-program may set the globals that the kernel reads. So a worker compares Triton's own keys. A kernel with a closure is
-refused, because Inductor would not copy the closure's contents.
+program may set the globals that the kernel reads. So a worker compares Triton's own key of each imported kernel. A
+kernel with a closure is refused, because Inductor would not copy the closure's contents.
 
 Private names: triton.runtime.jit.JITFunction.{fn, src, noinline, do_not_specialize, do_not_specialize_on_alignment,
 version, debug, launch_metadata, cache_key}, triton.language.core.{constexpr.value, dtype.name}. Checked on 2.11.0,
@@ -172,7 +172,7 @@ class _Source(Source):
         return text
 
     def _defaults(self, function: FunctionType, node: ast.FunctionDef) -> None:
-        """Check that the function's defaults equal those in its source, because the source text is used unchanged."""
+        """Check that the function's defaults equal those in its source text, which is used unchanged."""
         try:
             written = [ast.literal_eval(default) for default in node.args.defaults]
             named = [default if default is None else ast.literal_eval(default) for default in node.args.kw_defaults]

@@ -7,8 +7,8 @@ reads is written out with its current value, which must be one of these:
 - another function of the program that has only this name and no attributes. The function may have a closure only if the
   subject (the function or class to send) is rebuilt for each compile. The closure's contents are written out like
   globals
-- if the subject is rebuilt for each compile, also a class of the program without a metaclass. It may contain methods,
-  static methods, class methods, properties, slots, immutable values and functions of torch
+- if the subject is rebuilt for each compile, also a class of the program without a metaclass. The class may contain
+  methods, static methods, class methods, properties, slots, immutable values and functions of torch
 - a builtin that does not depend on the process
 - torch, a stateless module of the standard library, and functions and classes of these two
 - a module that can be imported, or a function or class in one. ``Source.modules`` lists the module, and the caller
@@ -65,7 +65,7 @@ _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operato
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
-# A class statement or pickling creates these attributes. They do not affect the behavior of the class.
+# Attributes that a class statement or pickling creates, and that do not affect the class's behavior.
 _NOT_OF_A_CLASS = frozenset(
     """
     __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dict__ __doc__
@@ -341,7 +341,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_own(value: object) -> bool:
-    """Whether a callable's code is of torch, the standard library or C. False for a function that replaces theirs."""
+    """Whether a callable's code is of torch, the standard library or C. False for a replacement of their functions."""
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
         return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)

@@ -1,9 +1,9 @@
 """Finds the shared libraries of this process that register operators, and computes digests of libraries.
 
-For each registration, torch stores the name of the C++ source file (from the macro TORCH_LIBRARY), but not the library.
-The library contains the same name, as its ``__FILE__``. If several libraries contain the name, all of them are used.
-The digest covers the files of a library and of the libraries that it needs, except those that torch itself needs:
-torch's build is in the key.
+For each registration, torch stores the name of the C++ source file (from the macro TORCH_LIBRARY), but not the library,
+which contains the same name, as its ``__FILE__``. If several libraries contain the name, all of them are used. The
+digest covers the files of a library and of the libraries that it needs, except those that torch itself needs: torch's
+build is in the key.
 
 The loader's state and the files' dynamic sections are read directly (man 3 dl_iterate_phdr, man 5 elf).
 

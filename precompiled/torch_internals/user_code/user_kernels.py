@@ -1,9 +1,9 @@
 """Encodes launches of user Triton kernels in a graph, and decodes them.
 
 Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
-``..._functional``). Its ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process fills in
-its own order (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical target of such a call has
-one of these forms::
+``..._functional``). The call's ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process
+fills in its own order (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical target of a
+launch has one of these forms::
 
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [[argument, value], ...]]
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [...], tuning]

@@ -4,7 +4,7 @@ sources.
 - The sources of a user's module are its file, the files of the user's modules that it imports or refers to, and the
   values that are set in these modules (user_values.py).
 - For an installed package, the digest covers its installation record (installations.py), which changes with a new
-  installation but not with an edit. It covers the values of the named modules only.
+  installation but not with an edit. The digest covers values of the named modules only.
 - Code of torch and of this project has no digest, because the key contains both versions.
 - A module may be a shared library. A library that cannot be imported is named by its path (shared_libraries.py).
 

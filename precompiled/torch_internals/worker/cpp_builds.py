@@ -1,11 +1,11 @@
 """Makes C++ builds in a worker atomic, and sets the folder of Inductor's files.
 
-Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process that
-finds such a file treats the file as complete, because torch checks only that it exists (codecache.py:
-_worker_compile_cpp; cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the
-linker is killed in between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or
-(with an incomplete header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary
-name, and the worker renames the finished file.
+Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process uses
+any such file that it finds, because torch checks only that it exists (codecache.py: _worker_compile_cpp;
+cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the linker is killed in
+between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or (with an incomplete
+header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary name, and the worker
+renames the finished file.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
 header in torch's directory for temporary files, the worker copies the header, unless another user could have created
@@ -141,8 +141,8 @@ def _torchs(compiled: str) -> Path:
 
 
 def _header(header: str, command_line: str = "", *arguments: object, **options: Any) -> str:
-    """Return the precompiled header, and build it if it is missing. Torch looks for it once per process, but a worker
-    may outlive the files in scratch.
+    """Return the precompiled header, and build it if it is missing. Torch looks for the header once per process, but a
+    worker may outlive the files in scratch.
 
     Builds that differ only in the extra flags of their own file share one header. Torch would include these flags in
     the header's name: from 2.13 on it pops ``extra_flags``, but the name still contains them. A second header would
@@ -168,7 +168,7 @@ def _compiled(path: str) -> list[str]:
 def _in_use(path: str) -> bool:
     """Whether a precompiled header exists.
 
-    Marks it as used now, so that cleanups do not remove it (store/scratch.py).
+    Marks the header as used now, so that cleanups do not remove it (store/scratch.py).
     """
     compiled = _compiled(path)
     try:

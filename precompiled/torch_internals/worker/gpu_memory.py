@@ -7,10 +7,10 @@
   (torch/_inductor/select_algorithm.py, benchmark_choices), and caches this. The worker then publishes and caches
   nothing, unless the compile had the GPU to itself.
 - Beside other processes, a compile may use half of the free memory, so that its measurements run out of memory before a
-  program's step does.
+  program's step.
 
-In exclusive-process mode, only one process at a time can have a context on the GPU. A worker must not be that process,
-because it keeps running and the next program would find no GPU. Under MPS all processes count as one.
+In exclusive-process mode, only one process at a time can have a context on the GPU. A worker must not take the context,
+because the worker keeps running and the next program would find no GPU. Under MPS all processes count as one.
 
 Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
 torch._inductor.codecache.CacheBase.get_local_cache_path, torch._inductor.runtime.cache_dir_utils.cache_dir.

@@ -61,7 +61,7 @@ class Native:
 
 
 class _Text(CppPythonBindingsCodeCache):
-    """Builds nothing. Its "kernel" is the text that torch would compile, including the Python binding."""
+    """Builds nothing. The "kernel" is the text that torch would compile, including the Python binding."""
 
     @classmethod
     def load_async(cls, main_code: str, *_: object, **_options: object) -> Callable[[], ModuleType]:
@@ -120,7 +120,7 @@ _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 def _joins(source: str) -> bool:
     """Whether a kernel can share a unit with others and compile to the same code.
 
-    Its only preprocessor directive must be the include of the common header.
+    The kernel's only preprocessor directive must include the common header.
     """
     if _LARGE.search(source):
         return False

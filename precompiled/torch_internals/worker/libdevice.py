@@ -1,7 +1,7 @@
 """Restores Triton's choice of CUDA's math library (libdevice) after a compile in a worker.
 
 With the settings ``emulate_precision_casts`` or ``eager_numerics.use_pytorch_libdevice``, torch selects the CUDA
-toolkit's library. It sets an environment variable and Triton's settings, for the rest of the process
+toolkit's library. Torch sets an environment variable and Triton's settings, for the rest of the process
 (torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). But a worker's next graph may belong to a
 program without these settings, whose key differs.
 

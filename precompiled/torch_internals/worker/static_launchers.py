@@ -9,7 +9,7 @@ of the bundle:
   (triton/compiler/compiler.py, compile; triton_heuristics.py, can_statically_launch). So this file shortens names, as
   torch does on Windows. Inductor adds a number to each name.
 - *A smaller block for a reduction.* If a looped reduction needs more registers than the GPU has for full occupancy,
-  torch compiles it again with half the block (triton_heuristics.py, _dynamic_scale_rblock). Torch decides this after
+  torch compiles it again with half the block (triton_heuristics.py, _dynamic_scale_rblock). Torch recompiles after
   loading the kernel, when it has already stored the launcher. So this file adds the second result to the stored
   launcher and marks the decision as made. The decision depends on properties of the GPU, which are in the key.
 

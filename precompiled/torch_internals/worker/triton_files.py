@@ -4,7 +4,7 @@ Inductor's bundle (torch/_inductor/triton_bundler.py) contains each kernel's who
 of an entry are texts that only people read: the source, Triton's IR, LLVM IR and PTX. A client reads the machine code
 if a static launcher loads the kernel, and also the metadata if Triton loads the kernel (triton/compiler/compiler.py,
 CompiledKernel). An entry also has a list of its files, the *group* (triton/runtime/cache.py, put_group). Triton 3.9
-rebuilds a kernel if a listed file is missing, so the texts are removed from the list, too.
+rebuilds a kernel if a listed file is missing, so the texts are removed from the list.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifact, TritonKernelArtifacts},
@@ -43,7 +43,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _listed(file: Any) -> object:
-    """Return a ``TritonKernelArtifact``. If it is a group, remove the dropped files from its list."""
+    """Return a ``TritonKernelArtifact``. If the artifact is a group, remove the dropped files from its list."""
     if not file.filename.startswith("__grp__"):
         return file
     group = json.loads(file.payload)
