@@ -1,13 +1,12 @@
 """precompiled: a per-host daemon that compiles torch.compile's graphs once, in the background, for every process.
 
-PYTEST_DONT_REWRITE: pytest would otherwise rewrite the assertions of all modules of a distribution with a plugin.
+PYTEST_DONT_REWRITE exempts this file: pytest rewrites the assertions in all modules of a plugin's distribution.
 
-``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on. Programs use ``torch.compile`` as
-before.
+``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on.
 """
 
-# This file imports nothing, not even typing. With the hook on, every Python process of the host runs the file at its
-# start, and `import typing` alone would double its run time (tests/test_bootstrap.py).
+# This file imports nothing, not even typing. With the hook on, every Python process of the host runs this file at its
+# start. `import typing` alone would double the time (tests/test_bootstrap.py).
 from precompiled.version import VERSION as __version__
 
 TYPE_CHECKING = False
@@ -45,7 +44,7 @@ def enable(mode: "str | None" = None) -> bool:
 
 
 def disable() -> None:
-    """Restore torch.compile's own backend in this process. Code that is already compiled stays in use."""
+    """Restore torch.compile's own backend in this process. Graphs that are already compiled stay in use."""
     from precompiled import hook
 
     hook.disable()
@@ -69,8 +68,8 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """Return a report for each frame that has tensors, if Dynamo handled it while packages were on. Each report lists
-    failed guards.
+    """Return a report for each frame with tensors that Dynamo handled while packages were on. Each report lists failed
+    guards.
     """
     from precompiled.client.process import PROCESS
 
@@ -78,7 +77,7 @@ def package_report() -> "list[FunctionReport]":
 
 
 def save_package(compiled: "object", path: "str") -> None:
-    """Save the package of ``compiled`` in one file. ``compiled`` is a callable that torch.compile returned.
+    """Save the package of ``compiled``, a callable that torch.compile returned, in one file.
 
     The file contains guards, bytecode and artifacts of all calls so far. The hook and packages must have been on during
     these calls. A host of the same kind can load the file with ``load_package``, which runs code of the file. Raises
@@ -113,7 +112,7 @@ def entry_point(
     ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
 
     An entry point takes no arguments. It returns a pair of a callable and its inputs, or yields several pairs
-    (docs/guides/watch.md). The decorator does not change the function for your own calls.
+    (docs/guides/watch.md). The decorator does not change the function.
 
     - ``files``: further files that the function depends on, relative to the folder of its own file
     - ``fake=False``: the function needs real tensors
@@ -129,8 +128,8 @@ def entry_point(
 
 
 def load_ipython_extension(shell: "Any") -> None:
-    """`%load_ext precompiled` in IPython: the hook, a line below each cell with graphs, and the command
-    `%precompiled`.
+    """`%load_ext precompiled` in IPython: turn the hook on, print a line below each cell with graphs, and add the
+    command `%precompiled`.
     """
     from precompiled import parts
 
@@ -138,7 +137,7 @@ def load_ipython_extension(shell: "Any") -> None:
 
 
 def unload_ipython_extension(shell: "Any") -> None:
-    """`%unload_ext precompiled`: removes the line and the command. The hook stays on."""
+    """`%unload_ext precompiled`: remove the line and the command. The hook stays on."""
     from precompiled import parts
 
     parts.NOTEBOOK.require().unload(shell)

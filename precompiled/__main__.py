@@ -1,4 +1,4 @@
-"""`python -m precompiled`: the `precompiled` command, with exactly this interpreter."""
+"""`python -m precompiled`: runs the `precompiled` command with this interpreter."""
 
 from precompiled.cli import main
 

@@ -1,7 +1,7 @@
 """The Dynamo backend: serves each graph (client/graph_lookup.py), or compiles it in process as torch would.
 
-``backend="precompiled"`` gets here through torch's entry point, plain ``torch.compile`` through the hook
-(torch_internals/client/inductor_route.py). If precompiled fails, ``in_process`` runs, which is plain torch.compile.
+Torch's entry point calls this file for ``backend="precompiled"``, and the hook calls it for plain ``torch.compile``
+(torch_internals/client/inductor_route.py). If precompiled fails, ``in_process`` compiles as plain torch.compile does.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def compile_or_swap(
     """Serve the graph ``module`` to Dynamo: return compiled code on a hit, a callable that will be swapped on a miss.
 
     ``options``: Inductor's configuration on top of the process's own. Raises what ``in_process`` raises, or the
-    exception that makes Dynamo retrace (fixed_floats.trace_again). With PRECOMPILED_REQUIRE=1, raises NotServed if it
-    would otherwise leave the graph to ``in_process`` or to an eager run (docs/decisions/0045).
+    exception that makes Dynamo retrace (fixed_floats.trace_again). With PRECOMPILED_REQUIRE=1, raises NotServed instead
+    of calling ``in_process`` or leaving the graph eager (docs/decisions/0045).
     """
     begun = _begun(module)
     if begun is None:
@@ -67,8 +67,7 @@ def compile_or_swap(
     session, calls = begun
     kept = direct_inductor_calls.result_is_kept()
     if session.recorder is not None and not kept:
-        # The run by which watch mode captures graphs only records what a normal run would look up. It runs no compiled
-        # code.
+        # When watch mode captures graphs, the run records what a normal run would look up, and runs no compiled code.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
     elif session.stays_eager and not kept:
         in_process = functools.partial(stand_in.StandIn, module)
@@ -103,10 +102,10 @@ def compile_ahead(
     *,
     written_down: bool,
 ) -> Any:
-    """Serve a program that compiles ``module`` itself, ahead of its calls, and runs none of it eager (vLLM).
+    """Serve a program that compiles ``module`` itself, ahead of its calls, and never runs it eager (vLLM).
 
-    ``prepared`` returns the graph and the options, or raises Bypass. A miss waits for its artifact, in each mode.
-    ``written_down``: torch must be able to write the result down (standalone_compile.SavedCallable). Returns
+    ``prepared`` returns the graph and the options, or raises Bypass. A miss waits for its artifact in every mode.
+    ``written_down``: torch must be able to serialize the result (standalone_compile.SavedCallable). Returns
     ``served(callable)``, or the result of ``in_process``. Raises as ``compile_or_swap`` does.
     """
     begun = _begun(module)
@@ -163,7 +162,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         fixed_floats.trace_again(floats)
     except Bypass as reason:
         interruptions.pass_on(reason)
-        if not session.requires:  # with ``require`` the graph is refused, which is not a bypass
+        if not session.requires:  # with ``require`` the call raises, which is not a bypass
             session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)
         cause = reason
@@ -185,8 +184,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         session.outcomes.not_served(calls, code, message)
         session.outcomes.note(calls.snapshot())
         raise NotServed(calls.report.name, code, message) from cause
-    # Compile outside the exception handlers. The user sees torch's exception, which must not have the error above as
-    # its context.
+    # Compile outside the exception handlers, so that torch's exception does not have the error above as its context.
     calls.bypassed(code, message)
     started = time.perf_counter()
     try:
@@ -207,7 +205,7 @@ def _compiled_or_eager(
 ) -> Compiled:
     """Return the result of ``in_process``, or an eager callable if this host cannot build kernels.
 
-    Plain torch.compile raises in that case, at a program's first call. In this process other graphs of the program
+    Without kernels, plain torch.compile raises at a program's first call. With precompiled, other graphs of the program
     may already run, from the store or eager, so an exception would stop a running service.
     """
     copy = compile_after_trace.copy_graph(module)
@@ -224,7 +222,7 @@ def _compiled_or_eager(
 
 
 def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
-    """Report a compile for which the program calls Inductor directly. Returns a function to call after the compile."""
+    """Report a compile for which the program calls Inductor directly. Call the returned function after the compile."""
     session = sessions.current()
     if session.settings.mode == "off":
         return lambda: None

@@ -1,15 +1,14 @@
 """Runs at the start of a Python process: waits for `torch`, then starts `precompiled.routing`.
 
-The file runs in every Python process of a host with the hook on, and most of these never import torch. So it imports
-only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. The file opens no other file.
-It raises no error, with one exception: it ends the process if `--target` needs a made-up GPU and none can be made up::
+The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So the
+file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. It opens no other
+file and raises no error. It ends the process if it cannot make up the GPU of `--target`. Steps::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
     ... executed     the shadow and the finder are removed; precompiled.routing.on_torch_imported() runs
 
-The loader keeps its type and identity, so `inspect`, `importlib.resources` and others find an unchanged
-`torch.__spec__.loader`.
+The loader keeps its type and identity, so `torch.__spec__.loader` does not change for `inspect`, for example.
 """
 
 import _thread
@@ -22,7 +21,7 @@ from precompiled.version import switched_off
 # Why the hook does not work in this process, for `precompiled doctor`.
 problem: str | None = None
 
-# When torch's import began, in seconds since the epoch. 0 if it was not observed.
+# When torch's import began, in seconds since the epoch. 0 if this file did not see the import.
 torch_began = 0.0
 
 _state = "off"  # off | waiting | fired
@@ -52,14 +51,14 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Stop waiting for torch. What `routing` has done already stays."""
+    """Stop waiting for torch. This does not undo `routing`."""
     global _state  # noqa: PLW0603
     _claim()
     _state = "off"
 
 
 def state() -> str:
-    """The hook's state: `off` (not installed), `waiting` (for torch), `fired` (torch came, routing ran) or `failed`."""
+    """The hook's state: `off` (not installed), `waiting` (for torch), `fired` (routing ran) or `failed`."""
     return "failed" if problem is not None else _state
 
 
@@ -80,17 +79,16 @@ class _TorchFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name == "torch":
             return self._torch_spec(name, path, target)
-        # Torch was loaded in a way that this finder did not see: by a finder before it, or a loader that cannot be
-        # shadowed. Torch's lazy imports still pass this finder, and torch.compile makes some before it chooses a
-        # backend.
+        # This finder missed torch's import: another finder came first, or torch's loader cannot be shadowed. But it
+        # sees torch's lazy imports, and torch.compile makes some before it chooses a backend.
         if name.startswith("torch.") and _torch_is_whole():
             _fire()
         return None
 
     def _torch_spec(self, name: str, path: object, target: object) -> object:
         global torch_began  # noqa: PLW0603
-        # Other import hooks call all finders as well, and must get None from this one. The query is recorded per
-        # thread, because another thread's importlib.util.find_spec("torch") must not hide the real import.
+        # Other import hooks call all finders too, and must get None from this finder. The query is recorded per thread,
+        # because another thread's importlib.util.find_spec("torch") must not hide the real import.
         thread = _thread.get_ident()
         if thread in self._asking:
             return None
@@ -111,12 +109,12 @@ class _TorchFinder:
 
 
 def _shadow(loader: object) -> None:
-    """Make `loader` call `_fire` after it has executed torch. The loader is restored then."""
+    """Make `loader` call `_fire` after it has executed torch, and restore it then."""
     real = getattr(loader, "exec_module", None)
     attributes = getattr(loader, "__dict__", None)
     if real is None or not isinstance(attributes, dict) or "exec_module" in attributes:
-        # The loader is a class, has no attributes of its own, or is shadowed already. `find_spec` then notices torch by
-        # torch's lazy imports.
+        # The loader is a class, has no attributes of its own, or is already shadowed. `find_spec` then detects torch by
+        # its lazy imports.
         return
 
     def exec_module(module: object) -> None:
@@ -125,7 +123,7 @@ def _shadow(loader: object) -> None:
         try:
             real(module)
         finally:
-            # Restore the loader even if torch's import fails: the finder stays, and shadows the next attempt's loader.
+            # Restore the loader even if torch's import fails. The finder stays for the next attempt.
             if attributes.get("exec_module") is exec_module:
                 del attributes["exec_module"]
         if getattr(module, "__name__", "") == "torch":
@@ -135,7 +133,7 @@ def _shadow(loader: object) -> None:
 
 
 def _torch_is_whole() -> bool:
-    """Whether torch is imported, and its module executed to the last line."""
+    """Whether torch is imported completely."""
     module = sys.modules.get("torch")
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
@@ -149,7 +147,7 @@ def _claim() -> bool:
     try:
         sys.meta_path.remove(finder)
     except ValueError:
-        pass  # other code has rebuilt sys.meta_path without this finder
+        pass  # other code has removed the finder from sys.meta_path
     return True
 
 
@@ -171,12 +169,12 @@ def _make_up_devices() -> None:
 
 
 def _record() -> None:
-    """Record the imports from here on, if watch mode started this process to capture graphs (docs/guides/watch.md)."""
+    """Begin to record imports, if watch mode started this process to capture graphs (docs/guides/watch.md)."""
     try:
         from precompiled import parts
 
         parts.WATCH.require().record()
-    except Exception as error:  # noqa: BLE001 - the run goes on, and the watch reports that nothing was captured
+    except Exception as error:  # noqa: BLE001 - the run continues; the watch reports that it captured nothing
         _pass_on(error)
         note("this capture is not recorded", error)
 
@@ -191,7 +189,7 @@ def _begin_ahead() -> None:
             from precompiled import parts
 
             parts.REMOTE.require().begin(settings)
-    except Exception as error:  # noqa: BLE001 - `_route` begins it as well, and records why it fails
+    except Exception as error:  # noqa: BLE001 - `_route` tries again, and records the error
         _pass_on(error)
 
 
@@ -208,7 +206,7 @@ def _route() -> None:
 
 
 def _pass_on(error: Exception) -> None:
-    """Raise ``error`` if a signal handler of the program has raised it."""
+    """Raise ``error`` if a signal handler of the program raised it."""
     try:
         from precompiled.core import interruptions
     except ImportError:  # a broken installation, which is the error itself

@@ -1,7 +1,6 @@
 """Switches the hook on and off in this process: `precompiled.enable()` and `precompiled.disable()`.
 
-`bootstrap` waits for torch (after `precompiled run`, the .pth file, or an `enable()` before torch), and `routing`
-then routes torch.compile.
+`bootstrap` waits until the program imports torch. Then `routing` routes torch.compile.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from precompiled.version import switched_off
 def enable(mode: str | None = None) -> bool:
     """Route torch.compile in this process to precompiled, now or when torch is imported.
 
-    `mode` ("eager", "wait", "lookup", "off") overrides the environment and the configuration files. Returns whether
-    the hook is on: it stays off with PRECOMPILED=0, which disables everything, and with the mode "off". Unlike the
-    hook at start-up it raises errors, since the program asked for it: ConfigError for a bad mode or setting,
-    PrecompiledError if routing fails.
+    `mode` ("eager", "wait", "lookup", "off") overrides the environment and the configuration files. Returns whether the
+    hook is on: PRECOMPILED=0 and the mode "off" keep it off. Raises ConfigError for a bad mode or setting, and
+    PrecompiledError if routing fails. (The hook at start-up raises no errors.)
     """
     if mode is not None:
         config.load({**PROCESS.given, "mode": mode})  # raises for a bad mode before anything has changed

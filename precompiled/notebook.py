@@ -1,11 +1,11 @@
 """IPython and notebooks: `%load_ext precompiled` switches the hook on, and prints a line below each cell with graphs.
 
 - `%precompiled` shows the report of this process.
-- `%precompiled explain` shows what became of its run, and why.
+- `%precompiled explain` explains the outcome of each graph of this process.
 - `%precompiled COMMAND ...` runs any command of the command line.
 
-Cells have packages, like files: the text of all cells is the program (packages/main_program.py). So a notebook that is
-run again traces nothing.
+Cells have packages, like files: the text of all cells is the program (packages/main_program.py). So Dynamo traces
+nothing when you run an unchanged notebook a second time.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class CellLines:
     """Prints and updates a line below each cell in which Dynamo made graphs."""
 
     def __init__(self, *, updates: bool) -> None:
-        """``updates``: whether a printed line can be replaced in its place."""
+        """``updates``: whether the frontend can replace a printed line."""
         self._updates = updates
         self._seen = len(_reports())
-        # maps a display to the ids of its graphs, if some of these graphs are pending
+        # maps each display with pending graphs to the ids of all its graphs
         self._open: dict[Any, list[str]] = {}
         self._awaits = threading.Lock()
 
@@ -115,7 +115,7 @@ def summarise_graphs(graphs: list[GraphReport]) -> str:
 
 
 def magic(line: str) -> None:
-    """The magic: `%precompiled` shows this process's graphs, `explain` their causes; other words run a command."""
+    """Handle `%precompiled`: show this process's graphs, explain them (`explain`), or run another command."""
     words = shlex.split(line)
     if not words:
         click.echo(report())
@@ -133,7 +133,7 @@ def magic(line: str) -> None:
 
 
 def report() -> str:
-    """This process's graphs, and the functions that Dynamo traced, with the reasons."""
+    """List this process's graphs, and the functions that Dynamo traced, with reasons."""
     graphs = _reports()
     lines = [summarise_graphs(graphs) if graphs else "no graph yet: nothing that torch.compile gave was called"]
     for graph in graphs:

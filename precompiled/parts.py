@@ -1,8 +1,8 @@
 """Lists the parts of precompiled, and loads the modules through which the core calls them.
 
 The core contains all that one host needs: capture, key, store, client, daemon, worker, packages, command line. A *part*
-adds a feature, such as the remote. The core runs without any part, so it imports none. It calls a part through an entry
-below: a module of the part, which implements a protocol. Commands of parts are in ``cli/tree.py``.
+adds a feature, such as the remote. The core runs without any part, so it imports none. It calls a part through a
+``PartModule`` below. Commands of parts are in ``cli/tree.py``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class PartModule(Generic[_Interface]):
-    """A module of a part. The module implements a protocol, and is imported when the core needs it."""
+    """A module of a part, which implements a protocol. The core imports the module when it needs it."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -49,7 +49,7 @@ class PartModule(Generic[_Interface]):
             return cast(_Interface, importlib.import_module(self.module))
         except ModuleNotFoundError as error:
             if error.name is None or not f"{self.module}.".startswith(f"{error.name}."):
-                raise  # the part is installed, and a package that it needs is not
+                raise  # the part is installed, but lacks a package that it needs
             return None
 
     def require(self) -> _Interface:
@@ -73,10 +73,10 @@ def is_installed(module: str) -> bool:
 
 
 class TurnProtocol(Protocol):
-    """The answer to a worker that is about to compile a key: which of the hosts that share a remote compiles it."""
+    """Tells a worker which host of the fleet compiles a key."""
 
     found: bool  # the artifact is in the store by now
-    again_s: float  # if not 0, another host compiles the key, and the worker asks again after this many seconds
+    again_s: float  # if not 0, another host compiles the key; ask again after this many seconds
 
     def published(self, slot: int) -> None:
         """Report that this host has published the artifact."""
@@ -93,15 +93,15 @@ class AheadProtocol(Protocol):
         """Whether the helper may still fetch something."""
 
     def wait(self) -> bool:
-        """Wait for the objects, within the process's total time for such waits. Returns whether any have arrived."""
+        """Wait for the objects, up to the process's total limit. Returns whether any have arrived."""
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report what this process has used: artifacts (``keys``), the artifacts that the store lacked at first
-        (``fresh``), and entries of packages.
+        """Report the artifacts (``keys``) and entries of packages that this process used. ``fresh``: the artifacts that
+        the store lacked at first.
         """
 
     def on_problem(self, callback: Callable[[Exception], None]) -> None:
-        """Call ``callback`` with the error, once, if no helper can be started, now or later."""
+        """Call ``callback`` once, with the error, if the helper fails to start or has failed to."""
 
 
 class RemoteProtocol(Protocol):
@@ -111,13 +111,13 @@ class RemoteProtocol(Protocol):
         """Ask which host compiles a key."""
 
     def put_artifact(self, root: Path, key: str, slot: int) -> None:
-        """Have an artifact of the store at ``root`` copied to the remote."""
+        """Have the helper copy an artifact of the store at ``root`` to the remote."""
 
     def put_entry(self, root: Path, function: str, name: str) -> None:
-        """Have an entry of a package copied to the remote."""
+        """Have the helper copy an entry of a package to the remote."""
 
     def begin(self, settings: Settings) -> AheadProtocol | None:
-        """Start the helper and the fetch of what this program used in earlier runs. Idempotent."""
+        """Start the helper, which fetches what this program used in earlier runs. Idempotent."""
 
     def ensure_helper(self, settings: Settings) -> None:
         """Start the helper unless one runs. Raises OSError if the start fails."""
@@ -127,7 +127,7 @@ class CourierProtocol(Protocol):
     """Offers jobs to a farm, in a worker's process."""
 
     def warm_up(self) -> None:
-        """Import what every job needs."""
+        """Import the modules that every job needs."""
 
     def run_job(self, job: wire.Job) -> wire.Finished:
         """Offer one job."""
@@ -153,26 +153,26 @@ class MadeUpCudaProtocol(Protocol):
         """Load the device before torch if CUDA_MADE_UP names one. Ends the process if that fails."""
 
     def in_a_worker(self) -> None:
-        """As ``activate``, in a process that only compiles on the device."""
+        """As ``activate``, in a process that compiles for the device and runs no kernel on it."""
 
     def is_active(self) -> bool:
         """Whether this process's CUDA devices are made up."""
 
     def compiling(self) -> AbstractContextManager[Callable[[], str]]:
-        """Refuse to measure and to run kernels inside the block. Gives a function that returns what was refused."""
+        """Refuse to measure and to run kernels inside the block. Yields a function that returns what was refused."""
 
     def is_made_up(self, uuid: str) -> bool:
         """Whether the UUID is that of a made-up device."""
 
     def stand_in(self, properties: Callable[[], object]) -> tuple[str, str]:
-        """A device with the properties that the function reads from torch: the value of CUDA_MADE_UP, and the UUID.
+        """Build a device with the properties that ``properties`` returns. Returns CUDA_MADE_UP's value and the UUID.
 
         Raises PrecompiledError if the device cannot be built.
         """
 
 
 class KindProtocol(Protocol):
-    """A kind of GPU: its short name, and its name as the driver writes it."""
+    """A kind of GPU: its short name, and the driver's name of it."""
 
     @property
     def code(self) -> str: ...
@@ -192,7 +192,7 @@ class TargetsProtocol(Protocol):
     """The option --target: run a command on a made-up GPU."""
 
     def option(self, function: _Function) -> _Function:
-        """Decorator: give a command the option, as the argument ``target``."""
+        """Decorator: give a command the option, which sets its argument ``target``."""
 
     def warning(self, target: WantedDevicesProtocol) -> str:
         """The warning to print before the command runs."""
@@ -201,7 +201,7 @@ class TargetsProtocol(Protocol):
         """The command's environment variables. ``caches``: the folder for its caches. Raises PrecompiledError."""
 
     def available(self) -> tuple[str, str]:
-        """For `precompiled doctor`: which GPUs can be made up, and what to do if none can."""
+        """For `precompiled doctor`: list the GPUs that can be made up. If none can, say what to do."""
 
 
 class NotebookProtocol(Protocol):

@@ -1,8 +1,7 @@
-"""The pytest plugin: `pytest --precompiled=wait|require|off` has the daemon compile the tests' graphs, and reports.
+"""The pytest plugin: with `pytest --precompiled=wait|require|off`, the daemon compiles the tests' graphs.
 
-pytest imports this file wherever precompiled is installed. So it imports no other module of precompiled, and no
-torch, until the option is given. Under xdist each worker counts its own graphs, and the controller adds the counts
-up.
+pytest imports this file wherever precompiled is installed. So it imports no other module of precompiled, and no torch,
+until the option is given. Under xdist each worker counts its own graphs, and the controller adds the counts up.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _switch(wanted: str) -> str:
-    """Apply the option to this process and to Python processes that tests start. Returns the state, for the header."""
+    """Apply the option to this process and to Python processes that tests start. Returns text for pytest's header."""
     import os
 
     from precompiled import hook
@@ -63,14 +62,14 @@ def _switch(wanted: str) -> str:
 
 @dataclass
 class Totals:
-    """The counts of one process or of several. It has plain values only, because xdist's workers send them."""
+    """Counts of one or several processes. All values are plain, because xdist's workers send them."""
 
-    # Maps the source of graphs ("hit", "swap", ...), or their state if they have no source, to their number.
+    # Maps a source of graphs ("hit", "swap", ...), or the state of graphs without a source, to the number of graphs.
     ways: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     saved_s: float = 0.0
     waited_s: float = 0.0
-    # One row per graph that no artifact of the daemon served: test, graph, what became of it, code, sentence.
+    # One row per graph that no artifact of the daemon served: test, graph, outcome, code, sentence.
     not_served: list[list[str]] = field(default_factory=list)
     lost: int = 0  # xdist workers that ended without a result
 

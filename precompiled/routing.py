@@ -1,7 +1,7 @@
 """Routes torch.compile to precompiled in this process, once torch is imported, and undoes the routing.
 
-`bootstrap` calls ``route`` during the program's ``import torch``; `hook` (``precompiled.enable``) uses this file too.
-The file imports nothing of torch's, so a process whose mode is "off" does not pay for it.
+`bootstrap` calls ``on_torch_imported`` at the program's ``import torch``; `hook` (``precompiled.enable``) calls
+``route``. The file imports nothing of torch's, so the mode "off" costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
 
-# The functions that undo the routing, in the order in which it was set up.
+# The functions that undo the routing, in the order of the steps that they undo.
 _undo: list[Callable[[], None]] = []
 
 
@@ -26,8 +26,8 @@ def is_routed() -> bool:
 
 
 def on_torch_imported() -> None:
-    """Route torch.compile. `bootstrap` calls this function inside the program's ``import torch``, and records the
-    exception if it raises one.
+    """Route torch.compile. `bootstrap` calls this function inside the program's ``import torch``, and records its
+    exceptions.
     """
     try:
         route()
@@ -37,7 +37,7 @@ def on_torch_imported() -> None:
             _refuse_all(error)
         if not isinstance(error, ConfigError):
             raise
-        # The setting is the user's own. Without the warning it would have no effect and no explanation.
+        # Without the warning, the user would not learn that the setting has no effect.
         warnings.warn(f"precompiled is off in this process: {error}", RuntimeWarning, stacklevel=2)
         raise
 
@@ -63,8 +63,7 @@ def route() -> None:
         from precompiled import packages
         from precompiled.core.files import process_start
 
-        # This call caches the start time. So a fork of this process reports the time before which its modules were
-        # loaded, not the time of the fork.
+        # This call caches the start time, which a fork inherits together with the modules that were loaded since then.
         process_start()
         packages.install()
         _undo_by(packages.remove)
@@ -76,14 +75,14 @@ def _undo_by(remove: Callable[[], None]) -> None:
 
 
 def unroute() -> None:
-    """Restore torch.compile's own backend. Idempotent. The parts are undone in reverse order, because both replace the
-    same method of torch's.
+    """Restore torch.compile's own backend. Idempotent. Undoes the last step first, because the hook and packages
+    replace the same method of torch's.
     """
     while _undo:
         _undo.pop()()
 
 
-# The backend is imported for the first graph, so that a program that never compiles pays nothing.
+# The first graph imports the backend, so that a program that never compiles pays nothing.
 
 
 def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:
@@ -102,7 +101,7 @@ def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:
 
 
 def _refuse_all(error: Exception) -> None:
-    """Make each compile raise: ``require`` is set, and routing failed (docs/decisions/0045)."""
+    """Make each compile raise, because ``require`` is set and routing failed (docs/decisions/0045)."""
     from precompiled.torch_internals.client import inductor_route as routes
 
     def refuse(module: object) -> None:

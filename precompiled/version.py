@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 SWITCH = "PRECOMPILED"
 OFF = ("0", "00", "false", "no", "off")
-ON = ("1", "true", "yes", "on")  # every other value means on, too; `precompiled doctor` warns of those
+ON = ("1", "true", "yes", "on")  # every other value also means on, but `precompiled doctor` warns about it
 
 
 def switched_off(variables: "Mapping[str, str]") -> bool:
-    """Whether these environment variables switch everything off. sitecustomize.py, which must run in Pythons of any
-    version, repeats this test.
+    """Whether these environment variables switch everything off. sitecustomize.py repeats this test for Pythons of any
+    version.
     """
     return variables.get(SWITCH, "").strip().lower() in OFF

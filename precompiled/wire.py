@@ -1,18 +1,18 @@
 """Defines the messages of the protocol between clients, daemon, workers and watcher.
 
-Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or three frames::
+Client and daemon (ZeroMQ DEALER and ROUTER over ``ipc://``) send two or three frames::
 
-    PREAMBLE    b"precompiled/<protocol version>"   never changes its form: a skewed peer can always read it
+    PREAMBLE    b"precompiled/<protocol version>"   its form never changes, so peers of all versions can read it
     message     msgpack map with a "type"           one of ClientMessage or DaemonMessage below
     blob        opaque bytes                        only after Submit: the encoded graph, never decoded by the daemon
 
-Daemon and worker (a Unix stream socket that the worker inherits), each way: a 4-byte big-endian length, then a
-msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher use the same form, with
-ToWatcher and FromWatcher.
+Daemon and worker use a Unix stream socket that the worker inherits. Each sends a 4-byte big-endian length, then a
+msgpack map with a "type" (PoolMessage or WorkerMessage below). Daemon and watcher use the same form for ToWatcher and
+FromWatcher.
 
-A peer with another protocol version gets ``Rejected(code="protocol-version")``, whose form is frozen. Sizes are
-checked before anything is allocated: against ``MAX_MESSAGE_BYTES`` for messages, against the daemon's
-``max_graph_bytes`` for blobs.
+A peer with another protocol version gets ``Rejected(code="protocol-version")``, whose form is frozen. Sizes are checked
+before anything is allocated: against ``MAX_MESSAGE_BYTES`` for messages, against the daemon's ``max_graph_bytes`` for
+blobs.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ LENGTH_BYTES = 4
 
 
 class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, forbid_unknown_fields=False):
-    """Base of all messages. Unknown fields are ignored, so that a minor version may add some."""
+    """Base of all messages. A decoder ignores unknown fields, so a minor version may add fields."""
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """The interpreter that a worker must run in. A worker serves jobs of one interpreter alone."""
+    """The interpreter in which a worker must run. A worker serves jobs of a single interpreter."""
 
     executable: str  # sys.executable of the client
     prefix: str  # sys.prefix of the client (its virtual environment)
     python: str  # "3.11.7"
     torch: str  # torch.__version__, including the local part of its build
     triton: str  # triton.__version__, or "" without triton
-    variables: dict[str, str]  # the environment variables that a compile depends on, and no others
+    variables: dict[str, str]  # only the environment variables that a compile depends on
     # The version of precompiled in that interpreter. After an upgrade in place, older workers get no further jobs.
     precompiled: str = VERSION
-    # Modules of custom ops that a worker imports, with digests of their sources, and ops (lib::name) that it defines
-    # as the program does. A worker with others is not reused.
+    # Digests of the modules of custom ops that a worker imports, and of the ops (lib::name) that it defines as the
+    # program does. A worker with other digests is not reused.
     modules: dict[str, str] = {}
 
 
@@ -54,7 +54,7 @@ class Interpreter(msgspec.Struct, frozen=True):
 
 
 class Submit(_Message, frozen=True):
-    """Compile this graph unless it is compiled, queued or running. The blob frame carries the graph."""
+    """Compile this graph unless it is compiled, queued or running. The graph is in the blob frame."""
 
     id: str  # names the submit in the artifact, in status and in the logs
     key: str
@@ -62,10 +62,10 @@ class Submit(_Message, frozen=True):
     environment: Interpreter
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # the graph's name for people, e.g. "GPT2Model.forward [0/0]"
-    waiting: bool = False  # a client waits for it, so it goes before background jobs
-    base: list[str] = []  # absolute paths of the client's base stores: a graph that one of them has is not compiled
-    farm: bool = False  # may be offered to the client's farm while no worker is free (docs/guides/farm.md)
-    tune: bool = False  # ignore an artifact that was made without measurements (docs/guides/targets.md)
+    waiting: bool = False  # a client waits for the graph, so it precedes background jobs
+    base: list[str] = []  # absolute paths of the client's base stores; their graphs are not compiled
+    farm: bool = False  # the daemon may offer the graph to the client's farm if no worker is free (docs/guides/farm.md)
+    tune: bool = False  # recompile if the artifact was made without measurements (docs/guides/targets.md)
 
 
 class Tally(_Message, frozen=True):
@@ -75,18 +75,18 @@ class Tally(_Message, frozen=True):
     hits: int = 0
     misses: int = 0
     swapped: int = 0
-    saved_s: float = 0.0  # compile seconds of hits and swaps, less the seconds for which this client waited
+    saved_s: float = 0.0  # compile seconds of hits and swaps, minus the seconds for which this client waited
     untraced: int = 0  # frames that a package served, so that Dynamo did not trace them
     traced: int = 0  # frames that Dynamo traced while packages were on
-    not_kept: dict[str, int] = {}  # frames that no package can hold, by reason code
-    from_base: dict[str, int] = {}  # graphs whose artifact was loaded from a base store, by that store's path
+    not_kept: dict[str, int] = {}  # maps a reason code to the number of frames that no package can hold
+    from_base: dict[str, int] = {}  # maps a base store's path to the number of graphs loaded from it
     fallbacks: dict[str, int] = {}
     bypassed: dict[str, int] = {}
-    not_served: dict[str, int] = {}  # graphs whose call raised because of ``require``
+    not_served: dict[str, int] = {}  # maps a reason code to the number of graphs whose call raised due to ``require``
 
 
 class Expect(_Message, frozen=True):
-    """A graph is being traced, and the store is empty, so a worker may start meanwhile. Best effort, no reply."""
+    """Dynamo traces a graph and the store is empty, so a worker may start now. Best effort, no reply."""
 
     environment: Interpreter
     device: str  # as in Submit; the client guesses it
@@ -113,9 +113,9 @@ class Registration(msgspec.Struct, frozen=True):
     command: list[str]  # for an entry point ["pkg.module:factory"] or ["pkg.module"], for a run its argv
     executable: str  # the interpreter that calls entry points
     directory: str  # working directory
-    store: str  # the store in which this user's runs look up artifacts
+    store: str  # the store where this user's runs look up artifacts
     variables: dict[str, str]  # all environment variables, since the command is the user's own
-    files: list[str] = []  # absolute paths of further files that the command depends on, such as configuration
+    files: list[str] = []  # absolute paths of other files that the command depends on, such as configuration
     time_limit_s: float = 600.0  # limit for one capture
     # Limit of the resident memory of a capture's process tree; 0: half of the host's memory.
     memory_limit_bytes: int = 0
@@ -123,7 +123,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Watch(_Message, frozen=True):
-    """Register a watch, or replace the one with the same id. The reply is Watching or Rejected."""
+    """Register a watch, or replace the watch with the same id. The reply is Watching or Rejected."""
 
     registration: Registration
 
@@ -138,15 +138,13 @@ class Watches(_Message, frozen=True):
     """Request a WatchesReply."""
 
 
-# Prefixes of keys. Their number is limited, because the daemon compares each one with each job. msgspec checks the
-# limit before it decodes the list, which would take daemon time as well.
+# Prefixes of keys. Their number is limited, because the daemon compares each prefix with each job. msgspec checks the
+# limit before it decodes the list.
 _Beginnings = Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=256)]
 
 
 class GiveUp(_Message, frozen=True):
-    """Cancel the requesting user's jobs whose keys have these prefixes, including other clients' jobs. Reply:
-    Changed.
-    """
+    """Cancel all jobs of the requesting user whose keys have these prefixes. The reply is Changed."""
 
     keys: _Beginnings
 
@@ -173,11 +171,11 @@ class Accepted(_Message, frozen=True):
     id: str
     key: str
     state: Literal["queued", "running", "deduplicated", "published"]
-    position: int = 0  # jobs ahead of it in the queue
+    position: int = 0  # number of jobs ahead in the queue
 
 
 class Busy(_Message, frozen=True):
-    """The queue, or this uid's part of it, is full. Submit again after ``retry_after_s`` seconds."""
+    """The queue is full, or this uid's share of the queue. Submit again after ``retry_after_s`` seconds."""
 
     id: str
     key: str
@@ -187,8 +185,8 @@ class Busy(_Message, frozen=True):
 class Rejected(_Message, frozen=True):
     """The request cannot be served. The form of this message is frozen for all protocol versions.
 
-    Sent at once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device",
-    "key-quarantined", "worker-cannot-start", "stopping". Sent later, as the end of an accepted job: "compile-failed",
+    Codes of an immediate reply: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device",
+    "key-quarantined", "worker-cannot-start", "stopping". Codes that end an accepted job: "compile-failed",
     "device-lost", "gpu-unavailable", "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted",
     "too-many-variants", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping".
     docs/reference/protocol.md explains each.
@@ -211,7 +209,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     jobs_done: int
     uid: int = 0
     job: str = ""  # key of the running job
-    job_s: float = 0.0  # seconds for which it has been running
+    job_s: float = 0.0  # for how many seconds the job has run
 
 
 class WatchedGraph(msgspec.Struct, frozen=True):
@@ -248,12 +246,12 @@ class WatchStatus(msgspec.Struct, frozen=True):
     failed: int = 0
     bypassed: int = 0
     graphs: list[WatchedGraph] = []
-    files: int = 0  # the number of files that it depends on
+    files: int = 0  # number of files that the watch depends on
     captures: int = 0  # number of captures since the daemon started
     capture_s: float = 0.0  # duration of the last capture
     ready_s: float = 0.0  # time from the last save until the watch was ready
-    fake: bool = False  # captured with fake tensors, which use no memory
-    packages: int = 0  # functions whose packages the last successful capture wrote: their next call is not traced
+    fake: bool = False  # whether the capture used fake tensors, which need no memory
+    packages: int = 0  # how many functions have packages from the last successful capture
 
 
 class StatusReply(_Message, frozen=True):
@@ -268,9 +266,9 @@ class StatusReply(_Message, frozen=True):
     queue_depth: int
     workers: list[WorkerStatus]
     rss_bytes: int = 0
-    degraded: list[str] = []  # sentences: what does not work, and what to do
+    degraded: list[str] = []  # each sentence says what does not work and what to do
     watches: list[WatchStatus] = []
-    settings: dict[str, str] = {}  # the daemon's own settings, each in the form of a flag's value
+    settings: dict[str, str] = {}  # the daemon's own settings, as values of flags
 
 
 class StatsReply(_Message, frozen=True):
@@ -303,7 +301,7 @@ class Stopping(_Message, frozen=True):
 
 
 class Changed(_Message, frozen=True):
-    """The keys whose job was cancelled (reply to GiveUp), or whose quarantine ended (reply to Retry)."""
+    """The keys whose job was cancelled (reply to GiveUp) or whose quarantine ended (reply to Retry)."""
 
     keys: list[str]
 
@@ -328,14 +326,16 @@ DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The fields of a courier's job that a worker's job lacks."""
+    """Fields that only a courier's job has."""
 
     interpreter: Interpreter  # a worker of the farm must match it
     time_limit_s: float  # limit for the compile
 
 
 class Job(_Message, frozen=True):
-    """Compile ``graph`` and publish it under ``key`` in ``store``. A courier instead offers it to the farm."""
+    """Compile ``graph`` and publish its artifact under ``key`` in ``store``. A courier offers the graph to the farm
+    instead.
+    """
 
     id: str
     key: str
@@ -350,9 +350,9 @@ class Job(_Message, frozen=True):
     cache_max_bytes: int = 20 << 30
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
-    queued_s: float = 0.0  # seconds since its first submit
+    queued_s: float = 0.0  # seconds since the first submit
     may_park: bool = False  # whether the daemon accepts the outcome "parked"
-    offer: Offer | None = None  # set for a courier
+    offer: Offer | None = None  # only for a courier
     tune: bool = False  # as in Submit
 
 
@@ -379,9 +379,9 @@ class Ready(_Message, frozen=True):
 class Finished(_Message, frozen=True):
     """The outcome of a job.
 
-    - "failed": also published as a failure record, unless the store or the GPU caused it
-    - "parked": another host or the farm compiles it; run it again after ``again_s`` seconds
-    - "kept": the farm does not take the courier's job; no courier may offer it for ``again_s`` seconds
+    - "failed": the worker has published a failure record, unless the store or the GPU caused the failure
+    - "parked": another host or the farm compiles the key; offer the job again after ``again_s`` seconds
+    - "kept": the farm refuses the courier's job; no courier may offer the job for ``again_s`` seconds
     """
 
     id: str
@@ -401,14 +401,14 @@ WorkerMessage = Ready | Finished
 
 
 class Ask(_Message, frozen=True):
-    """A request to the watcher. The answer carries its number."""
+    """A request to the watcher. The answer has the same number."""
 
     number: int
     request: Watch | Unwatch
 
 
 class JobEnded(_Message, frozen=True):
-    """The daemon reports to the watcher that a job has ended.
+    """A job has ended.
 
     ``ids``: the ids of the Submit messages that the job served. ``state``: "published", "failed", "quarantined" or
     "dropped".
@@ -428,15 +428,15 @@ class Answer(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """The watches no longer need these Submit messages. A queued or running job is cancelled if no other Submit message
-    has requested it.
+    """The watches no longer need these Submit messages. The daemon cancels a job if no other Submit message requested
+    it.
     """
 
     ids: list[str]
 
 
 class Watched(_Message, frozen=True):
-    """The present state of all watches. Sent after every change."""
+    """The state of all watches. The watcher sends it after every change."""
 
     watches: list[WatchStatus]
     degraded: list[str] = []
@@ -446,9 +446,9 @@ FromWatcher = Answer | Cancel | Watched
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")
-# The decoders are made at import, because msgspec completes a type's fields step by step when it first uses them. A
-# fork in between would leave the child with incomplete fields, and its first message would end in a segmentation fault.
-# An import is complete before a child can use the module (core/forking.py).
+# Decoders are created at import, because msgspec completes a type's fields step by step at their first use. After a
+# fork between these steps, the child's fields would be incomplete, and its first message would end in a segmentation
+# fault. No fork happens during the import (core/forking.py).
 _decoders: dict[object, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (ClientMessage, DaemonMessage, PoolMessage, WorkerMessage, ToWatcher, FromWatcher)
@@ -470,7 +470,7 @@ def _encode(message: _Message, offset: int) -> bytearray:
 
 
 def decode(data: bytes | bytearray, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES) -> _M:
-    """Decode ``data`` as one of ``kind``, a union of this module; raises WireError, and nothing else."""
+    """Decode ``data`` as one of ``kind``, a union of this module. Raises only WireError."""
     if len(data) > limit:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}", code="too-large")
     try:
@@ -482,12 +482,12 @@ def decode(data: bytes | bytearray, kind: type[_M] | object, limit: int = MAX_ME
 
 
 def interpreter_bytes(interpreter: Interpreter) -> bytes:
-    """Encode an interpreter so that equal interpreters have equal bytes, whatever the order of their dicts."""
+    """Encode an interpreter. Equal interpreters have equal bytes, even if the order of their dicts differs."""
     return _sorting_encoder.encode(interpreter)
 
 
 def frame(message: _Message) -> bytearray:
-    """Encode one length-prefixed message for the stream between daemon and worker or watcher. Raises MemoryError."""
+    """Encode one message with its length, for a worker's or watcher's stream. Raises MemoryError."""
     data = _encode(message, LENGTH_BYTES)
     data[:LENGTH_BYTES] = (len(data) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")
     return data

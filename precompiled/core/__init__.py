@@ -1,4 +1,4 @@
 """Holds settings, errors and helpers for files, which all other folders use.
 
-This folder imports only the standard library, and no other folder of the project.
+This folder imports only the standard library.
 """

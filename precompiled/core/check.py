@@ -1,4 +1,4 @@
-"""Defines the result of a check of `precompiled doctor`, for all modules that make checks."""
+"""Defines the result of a check of `precompiled doctor`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Check:
     """The result of one check. The field names are public: `precompiled doctor --json` prints them."""
 
     check: str
-    state: Literal["ok", "warn", "fail"]  # fail: graphs are not served; warn: served, but slower or only in part
+    state: Literal["ok", "warn", "fail"]  # fail: no graph is served; warn: only some graphs are served, or slower
     message: str
     action: str = ""
 

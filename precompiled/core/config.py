@@ -1,7 +1,8 @@
-"""Resolves the settings: flags, then environment variables, then TOML files (the user's, the system's), then defaults.
+"""Resolves the settings: flags, environment variables, the user's TOML file, the system's TOML file, defaults, in this
+order.
 
-Each setting has an origin: the place from which its value came. This file runs in every process that imports torch, so
-it needs neither torch nor msgspec.
+Each setting has an origin: the place where its value was found. Every process that imports torch runs this file, so it
+imports neither torch nor msgspec.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Settings:
         "URL of the remote (`s3://bucket/prefix`, `gs://`, `abfs://`, `file://`, or others of fsspec); empty or "
         "`none`: no remote",
     )
-    # Artifacts contain code: without this, a host accepts only objects that a trusted key signed.
+    # Artifacts contain code. Without ``remote_unsigned``, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
         "accept unsigned objects: each user who can write to the remote can then run code as you",
@@ -138,7 +139,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def text(self, name: str) -> str:
-        """A setting's value in the form that a variable or a flag has."""
+        """A setting's value as text, as in a variable or flag."""
         value = getattr(self, name)
         if value is None:
             return ""
@@ -146,12 +147,12 @@ class Settings:
 
     @property
     def has_helper(self) -> bool:
-        """Whether a helper (precompiled/remote/helper.py) has work: a remote or a farm is set."""
+        """Whether a remote or a farm is set, which needs a helper (precompiled/remote/helper.py)."""
         return bool(self.remote or self.farm)
 
     @property
     def why_no_store(self) -> str:
-        """The reason why no store exists and none can be created; "" if a store exists or can be created."""
+        """The reason why the store does not exist and cannot be created; "" if it exists or can be created."""
         return paths.why_no_store(self.cache_dir, self.origins.get("cache_dir", "default"))
 
     @property
@@ -168,7 +169,7 @@ class Settings:
 def required_by_environment() -> bool:
     """Read ``require`` from its variable alone.
 
-    Called if other settings are invalid, which must not disable ``require``.
+    Invalid values of other settings must not disable ``require``.
     """
     try:
         return _boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
@@ -280,8 +281,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
-# Settings that are not passed as flags when a client starts a daemon. The client always passes the directories
-# separately, and only clients use the other settings.
+# Settings that a client does not pass as flags to a daemon that it starts. It passes the directories separately.
 CLIENT_ONLY = tuple(
     """
     autostart base cache_dir compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
@@ -310,7 +310,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, object]:
     """Raises ValueError if the text is not valid TOML."""
-    # Imported here, because most machines have no configuration file and never need the parser.
+    # Imported late, because most machines have no configuration file.
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -332,14 +332,14 @@ def parse(name: str, value: object) -> Any:
 def load(flags: Mapping[str, object] | None = None) -> Settings:
     """Resolve all settings now.
 
-    ``flags``: the flags of a command line; None for a flag that was not given. Raises ConfigError, with the origin, for
-    an invalid value. An unknown TOML key is an error too, because otherwise a typo would have no effect.
+    ``flags``: the flags of a command line; None for a flag that is not set. Raises ConfigError, with the origin, for an
+    invalid value. An unknown TOML key is an error, because otherwise the user would not notice a typo.
     """
     chosen: dict[str, tuple[object, str]] = {}
     for path in (paths.SYSTEM_CONFIG, paths.user_config_file()):
         for name, value in _read_toml(path).items():
             if name not in NAMES:
-                from difflib import get_close_matches  # here, since only an error needs it
+                from difflib import get_close_matches  # only an error needs it
 
                 near = get_close_matches(name, NAMES, 1)
                 further = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(NAMES)}"

@@ -1,5 +1,5 @@
-"""Finds a function's definition in its source file. The compiled code must equal the function's, so that an edited or
-replaced source is never returned.
+"""Finds a function's definition in its source file. The definition must compile to the function's own code, so an
+edited or replaced source is never returned.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def written_definition(function: FunctionType) -> ast.FunctionDef | None:
 
 
 def method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
-    """As ``definition_of``, for a method. Its class must have the name ``kind``, since the meaning of ``__x`` depends
-    on the class.
+    """As ``definition_of``, for a method. The innermost class around it must be named ``kind``, because the class's
+    name is part of the meaning of ``__x``.
     """
     found = _found(function)
     return _bare(found[0]) if found is not None and found[1] == kind else None
@@ -58,10 +58,10 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """The functions that a file defines, by their code, each with the innermost class around it ("" if there is none).
-    Two codes are equal only if they also have the same line number.
+    """Map the code of each function that a file defines to its definition and the innermost class around it ("" without
+    one). Equal codes have equal line numbers.
 
-    The whole file is compiled, since the bytecode of a call depends on the file's imports.
+    Compiles the whole file, because the bytecode of a call depends on the file's imports.
     """
     try:
         with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def _functions(node: ast.AST, kind: str) -> Iterator[tuple[ast.FunctionDef, str]
 
 
 def codes_within(code: CodeType) -> Iterator[CodeType]:
-    """A code object, and all code objects that are defined in it."""
+    """Yield a code object and all code objects that are defined in it."""
     yield code
     for item in code.co_consts:
         if isinstance(item, CodeType):

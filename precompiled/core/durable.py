@@ -1,4 +1,4 @@
-"""Writes files and directory changes durably, so that a file that a rename makes visible is complete on the disk."""
+"""Writes files and directory changes durably: a file is complete on the disk before a rename makes it visible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file. Raises OSError, for example FileExistsError if the name exists, also as a link."""
+    """Write a new file. Raises OSError: FileExistsError if the name exists, even as a dangling link."""
     with _new(path, mode) as file:
         file.write(data)
         file.flush()
@@ -19,11 +19,11 @@ def write(path: Path, data: bytes, mode: int) -> None:
 
 @contextmanager
 def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``target`` atomically when the block ends. After an error, no part of it is left.
+    """Open a file that replaces ``target`` atomically when the block ends. An error leaves no file behind.
 
     ``temporary``: the file's name until then, on the same file system. The default is a hidden name beside the target
-    with a random ending. ``sync=False`` is for a file that a power loss may destroy. A caller that needs the new name
-    to survive a power loss calls ``sync_directory``.
+    with a random ending. ``sync=False`` is for a file that a power loss may destroy. If the new name must survive a
+    power loss, call ``sync_directory``.
     """
     temporary = temporary or target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}")
     file = _new(temporary, mode)

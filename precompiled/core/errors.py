@@ -1,7 +1,7 @@
-"""The exceptions of this project. Each says what is wrong and what to do next.
+"""The exceptions of this project.
 
 Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action`` (what the
-user can do). Of these errors, a call of a compiled function raises only NotServed, and only if ``require`` is set.
+user can do). A call of a compiled function raises NotServed if ``require`` is set, and no other of these errors.
 ``backend.py`` catches the others, falls back, and counts the ``code`` as the reason.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-# torch raised an error in a worker. A compile in process shows whether the graph or the worker caused it.
+# Torch raised an error in a worker. A compile in process shows whether the graph or the worker is the cause.
 COMPILE_ERROR = "compile-error"
-# A worker cannot use its GPU any more. The graph is not the cause.
+# A worker can no longer use its GPU. The graph is not the cause.
 DEVICE_LOST = "device-lost"
-# A worker finds no room on its GPU now. The graph is not the cause.
+# A worker's GPU has too little free memory. The graph is not the cause.
 GPU_UNAVAILABLE = "gpu-unavailable"
 # This host cannot build kernels: it lacks a compiler, headers or an assembler. The graph is not the cause.
 NO_COMPILER = "no-compiler"
 NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
-# A worker's GPU is made up, and the compile needed a real one.
+# A worker's GPU is made up, and the compile needed a real GPU.
 MADE_UP_DEVICE = "made-up-device"
-# Failures of a worker that its host or device caused, and not the graph.
+# Failures that the worker's host or device caused.
 OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})
 # A worker, or a process that records its run, cannot write to the store.
 STORE_UNWRITABLE = "store-unwritable"
@@ -60,17 +60,17 @@ class WireError(PrecompiledError):
 
 
 class DaemonError(PrecompiledError):
-    """The daemon cannot be reached, or refused the request. ``code`` says which."""
+    """The daemon cannot be reached, or refused the request. ``code`` has the reason."""
 
     code = "no-daemon"
 
 
 class Bypass(PrecompiledError):
-    """This graph is not sent to the daemon. ``code`` is the stable reason."""
+    """The client does not send this graph to the daemon. ``code`` has the reason."""
 
 
 class Refused(PrecompiledError):
-    """The daemon refuses to compile this graph, or a worker failed, so this process compiles it. Already counted."""
+    """The daemon refuses this graph, or a worker failed, so this process compiles it. The reason is already counted."""
 
 
 class StoreError(PrecompiledError):
@@ -107,7 +107,7 @@ class NotServed(PrecompiledError):
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:
-        # The table is read only here, because processes without errors do not need it.
+        # Imported late, because processes without errors do not need the table.
         from precompiled.core.reasons import read_reasons
 
         advice = ""

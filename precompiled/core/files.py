@@ -1,4 +1,4 @@
-"""Determines to whom a file belongs (Python, torch, an installed package, precompiled, the user), and its save time."""
+"""Determines a file's owner (Python, torch, an installed package, precompiled or the user) and save time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OURS = os.path.join(PACKAGE, "")
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is the user's own: not Python's, not installed, not precompiled's."""
+    """Whether a file is the user's own, and not part of Python, precompiled or an installed package."""
     path = os.path.abspath(path)
     return not (
         path.startswith(_INSTALLED)
@@ -67,27 +67,27 @@ def _real_torch_folder() -> str:
 
 @cache
 def is_really_torchs(path: str) -> bool:
-    """Whether a file is in torch's folder after all links are resolved: a link's name must not pass for torch's own."""
+    """Whether a file is in torch's folder after all links are resolved. A link in that folder to another file is not
+    torch's.
+    """
     return os.path.realpath(path).startswith(_real_torch_folder())
 
 
 def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> _Frame:
-    """The innermost frame that is not torch's own, for example the program's call of a layer instead of a line in
-    torch.nn.
-    """
+    """The innermost frame outside torch: the program's call of a layer, for example, instead of a line in torch.nn."""
     return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])
 
 
-_FORKED = 0x40  # PF_FORKNOEXEC: forked, and has not executed a program since (linux/sched.h)
+_FORKED = 0x40  # PF_FORKNOEXEC: forked without a later exec (linux/sched.h)
 
 
 @cache
 def process_start() -> float:
     """Return when this program started, in seconds since the epoch, with the precision of a clock tick.
 
-    If a file was saved later, this process may have loaded an earlier version of it. A fork has its parent's modules,
-    so the parent's start counts. If the parent has ended, the start of the process that adopted the fork counts. That
-    start is earlier. psutil's time is not used, because it depends on the boot time, which is known to one second only.
+    If a file was saved later, this process may have loaded an earlier version of the file. A fork has its parent's
+    modules, so the result is the parent's start, or the earlier start of the process that adopted the fork. psutil's
+    time is less precise, because it depends on the boot time in whole seconds.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:

@@ -2,8 +2,7 @@
 
 On a shared file system, a name may belong to another host. For example, no local process listens on a socket of another
 host. Another host may also remove a file that a process of this host has mapped. If the process then reads the file,
-the kernel ends the process with SIGBUS. Linux also reports no event when another host writes a file. This file needs no
-torch.
+the kernel ends the process with SIGBUS. Moreover, Linux reports no event when another host writes a file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def kind_of(path: Path | str) -> str:
-    """The type of the file system of ``path``, which need not exist. "" if it cannot be determined."""
+    """The type of the file system of ``path``; "" if unknown. The path need not exist."""
     directory = os.path.realpath(path)
     while not os.path.exists(directory) and directory != "/":
         directory = os.path.dirname(directory)

@@ -1,9 +1,9 @@
 """Prevents forks while a background thread imports or loads.
 
-A child inherits import locks in their locked state if another thread of the parent is importing. No thread of the child
-ever releases them, so its first import of the same module hangs. So background threads do such work under ``held``, and
-a fork waits for them. It waits for one load at most, which takes far less than a second once torch's compiler is
-imported.
+If another thread of the parent is importing, a child inherits its import locks in their locked state. No thread of the
+child ever releases them, so the child's first import of the same module hangs. So background threads import and load
+under ``held``, and a fork waits for them. It waits for at most one load, which takes far less than a second once
+torch's compiler is imported.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _lock = threading.RLock()
 
 
 class held:
-    """A context manager that delays forks until its block ends: ``with held(): import msgspec``."""
+    """Delays forks until the end of its block: ``with held(): import msgspec``."""
 
     def __enter__(self) -> None:
-        self._taken = _lock  # the lock of this process: a fork's child gets a new one
+        self._taken = _lock  # this process's lock: a child gets a new lock
         self._taken.acquire()
 
     def __exit__(self, *exception: object) -> None:

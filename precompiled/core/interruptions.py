@@ -1,8 +1,8 @@
 """Recognizes exceptions that the program itself raises while precompiled's code runs.
 
 Python calls a program's signal handler, trace function or profiler between two instructions of any code. Such a
-function may raise: a time limit by SIGALRM, or torch's handler of SIGCHLD if a DataLoader's worker has died. A handler
-of exceptions in this project must not take the exception for an error of its own.
+function may raise: a time limit by SIGALRM, or torch's handler of SIGCHLD if a DataLoader's worker died. An ``except``
+block of this project must not treat the program's exception as an error of precompiled's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from types import FrameType, TracebackType
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise the program's own exception, if ``error`` is one or was raised from one. Otherwise return.
+    """Raise the program's exception if ``error`` is one, or was raised from one. Otherwise return.
 
-    KeyboardInterrupt and SystemExit count as the program's own. An ``except`` block calls this function first if the
-    program's thread may reach the block, and if the block does not raise ``error`` again.
+    KeyboardInterrupt and SystemExit count as the program's own. Every ``except`` block that swallows ``error`` in a
+    thread of the program calls this function first.
     """
     seen: BaseException | None = error
     while seen is not None and not _is_interruption(seen):
@@ -26,7 +26,7 @@ def pass_on(error: BaseException) -> None:
     try:
         raise seen
     finally:
-        seen.__context__ = context  # the program must not see the error that precompiled has made of its exception
+        seen.__context__ = context  # the program must not see the error that precompiled raised from its exception
 
 
 def _is_interruption(error: BaseException) -> bool:
@@ -41,8 +41,8 @@ def _is_interruption(error: BaseException) -> bool:
 
 
 def _is_called_by_python(frame: FrameType) -> bool:
-    """Whether one argument of the frame is the frame that it interrupts. Python passes this argument to handlers of
-    signals, trace functions and profilers.
+    """Whether Python called the frame's function as a signal handler, trace function or profiler. One argument is then
+    the interrupted frame.
     """
     code, caller = frame.f_code, frame.f_back
     if caller is None:

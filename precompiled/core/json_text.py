@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """As ``json.loads``, except that data of too deep a nesting raises ValueError. (json raises RecursionError.)"""
+    """As ``json.loads``, but raises ValueError for too deeply nested data, where json raises RecursionError."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -16,7 +16,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """The process that has connected, or that listens. Raises OSError."""
+    """The process that has connected to a socket, or listens on it. Raises OSError."""
     return Peer(*struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
 
 
@@ -32,8 +32,7 @@ def stat_of(pid: int | str = "self") -> ProcessStat | None:
     """The kernel's record of a process, or None if the process has ended or is not visible."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The process's name may contain any character. The other fields follow its last parenthesis, from the
-            # third on.
+            # The process's name may contain any character. Field 3 follows the last parenthesis.
             fields = file.read().rpartition(")")[2].split()
         return ProcessStat(parent=int(fields[1]), flags=int(fields[6]), started=int(fields[19]))
     except (OSError, IndexError, ValueError):

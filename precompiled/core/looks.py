@@ -1,8 +1,8 @@
 """Reads objects of the user's program without running any of the program's code.
 
 ``isinstance`` reads an object's ``__class__``, ``getattr`` runs properties and ``__getattr__``, and ``vars`` runs a
-property named ``__dict__``. Code that these functions run may raise, be slow or change the program. Examples are
-unbound proxies, mocks and lazy settings.
+property named ``__dict__``. The code of unbound proxies, mocks or lazy settings, for example, may raise, be slow or
+change the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 _MISSING = object()
 
 
-# The descriptor of Python's own module type is used, because a class derived from it may define another __dict__.
+# The descriptor of Python's own module type: a class derived from that type may define another __dict__.
 _OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
@@ -24,9 +24,7 @@ def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
 
 
 def namespace_of(value: object) -> dict[str, Any]:
-    """The attributes that an object itself holds, as ``vars`` returns them. Empty without a ``__dict__`` of Python's
-    own.
-    """
+    """The attributes that an object itself holds, as from ``vars``. Empty if Python did not create its ``__dict__``."""
     if is_a(value, type):
         return dict(type.__dict__["__dict__"].__get__(value))
     if is_a(value, types.ModuleType):
@@ -41,7 +39,7 @@ def namespace_of(value: object) -> dict[str, Any]:
 
 
 def attribute_of(value: object, name: str, default: object = None) -> Any:
-    """An attribute as it is stored, without binding descriptors. For a slot or a C member, its value."""
+    """An attribute as stored, without binding descriptors. Slots and C members are read."""
     found = inspect.getattr_static(value, name, _MISSING)
     if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
         try:

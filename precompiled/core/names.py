@@ -1,6 +1,6 @@
-"""Finds objects by dotted names, and turns Dynamo's names into those of the program.
+"""Finds objects by dotted names, and turns Dynamo's names into the program's names.
 
-The functions return None if a name leads nowhere. Use ``operator.attrgetter`` if that should raise.
+The functions return None if no object has the name.
 """
 
 from __future__ import annotations

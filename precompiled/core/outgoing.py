@@ -1,4 +1,4 @@
-"""Holds the bytes that wait to be sent over a socket that does not block."""
+"""Queues bytes for a non-blocking socket."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class NonBlockingSocket(Protocol):
 class Outgoing:
     """A queue of bytes to one peer. ``add`` and ``flush`` never wait and never raise.
 
-    Bytes that the kernel does not take stay in the queue. Call ``flush`` when the socket can be written again. After
-    the peer has closed the connection, nothing is sent.
+    Bytes that the kernel does not take stay in the queue. Call ``flush`` once the socket is writable. After the peer
+    has closed the connection, ``flush`` sends nothing.
     """
 
     __slots__ = ("_limit", "_parts", "_sock", "closed", "waiting")
 
     def __init__(self, sock: NonBlockingSocket, limit: int | None = None) -> None:
-        """``limit``: the most bytes that may wait (None: no limit). An empty queue takes a message of any size."""
+        """``limit``: how many bytes may wait at most (None: no limit). An empty queue takes a message of any size."""
         self._sock = sock
         self._parts: deque[memoryview] = deque()
         self._limit = limit
         self.waiting = 0  # bytes
-        # whether the peer has closed the stream; code that reads the stream to its end may set this, too
+        # whether the peer has closed the stream; also set by code that reads the stream to its end
         self.closed = False
 
     @property
     def wants_write(self) -> bool:
-        """Whether ``flush`` is due when the socket can be written."""
+        """Whether to call ``flush`` once the socket is writable."""
         return self.waiting > 0 and not self.closed
 
     def add(self, parts: Iterable[bytes | bytearray]) -> bool:
-        """Queue one message, given in parts. Returns false, and queues nothing, if it would exceed the limit."""
+        """Queue the parts of one message. Returns false, and queues nothing, if the message would exceed the limit."""
         views = [memoryview(part) for part in parts if part]
         size = sum(map(len, views))
         if self._limit is not None and self.waiting and self.waiting + size > self._limit:

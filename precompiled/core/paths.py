@@ -11,11 +11,11 @@ The first directory in this list that exists is used (docs/reference/settings.md
                run/ in the store of the settings
     settings   $XDG_CONFIG_HOME/precompiled, <home>/.config/precompiled
 
-<home> is $HOME, or the home of the user's account. A variable without an absolute path counts as unset, since it
-would name another directory in each working directory. Without a home, paths begin with ``NO_HOME``, where no process
-can create a file. No file is in the working directory or in ``/tmp``.
+<home> is $HOME, or the home of the user's account. A variable without an absolute path counts as unset, because its
+meaning would depend on the working directory. Without a home, paths begin with ``NO_HOME``, where no process can create
+a file.
 
-Importable without torch or msgspec.
+This file imports neither torch nor msgspec.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYSTEM_RUNTIME_DIR = Path("/run/precompiled")
 SYSTEM_CACHE_DIR = Path("/var/cache/precompiled")
 SYSTEM_CONFIG = Path("/etc/precompiled.toml")
 
-# Replaces the home directory of a user who has none. No process can create this path, not even root's.
+# Replaces the home directory of a user who has none. Not even root can create this path.
 NO_HOME = Path("/proc/no-home-directory")
 
 NO_PLACE_ACTION = "Set PRECOMPILED_CACHE_DIR to a directory that this user can write to"
@@ -39,16 +39,16 @@ SOCKET_NAME = "socket"
 LOCK_NAME = "lock"
 LOG_NAME = "daemon.log"
 
-# sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL. A longer path fails in bind(), with an error
-# message that does not name the cause.
+# sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL. For a longer path, bind() fails without naming
+# the cause.
 MAX_SOCKET_PATH = 107
-# Watch mode sets this environment variable in the processes that it starts to capture graphs, so that they and their
-# children know where to report. Its form is <token>:<steps, 0 for an entry point>:<the watcher's socket>
+# Watch mode sets this environment variable in its captures of graphs, so that they and their children find the watcher.
+# Its form is <token>:<steps, 0 for an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
-# `--target` sets this variable, to the kind of the made-up GPU, for the command that it runs. The command's graphs run
-# eager (client/session.py).
+# For its command, `--target` sets this variable to the kind of the made-up GPU. The command's graphs run eager
+# (client/session.py).
 TARGET_VARIABLE = "PRECOMPILED_TARGET"
-# `precompiled timeline` sets this variable, to a name by which it finds the records of the processes that it starts.
+# `precompiled timeline` sets this variable to a name, by which it finds the records of the processes that it starts.
 TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
 
 
@@ -65,13 +65,13 @@ def socket_path(runtime_dir: Path) -> Path:
 
 
 def system_daemon_runs() -> bool:
-    """Whether a system daemon's socket exists. Its directory is root's, so only root can have created it."""
+    """Whether a system daemon's socket exists. Only root can create it, because root owns its directory."""
     return (SYSTEM_RUNTIME_DIR / SOCKET_NAME).exists()
 
 
 def home() -> Path | None:
     """The user's home directory, or None if neither ``$HOME`` nor the user's account names one."""
-    import pwd  # imported only here, since most processes have $HOME
+    import pwd  # imported late, because most processes have $HOME
 
     if given := _variable("HOME"):
         return given
@@ -97,14 +97,14 @@ def default_cache_dir() -> Path:
 
 
 def default_runtime_dir(cache_dir: Path | None = None) -> Path:
-    """The system daemon's directory if one runs, else a directory that only this user can enter.
+    """The system daemon's directory if a system daemon runs, else a directory that only this user can enter.
 
     ``cache_dir``: the store's directory, from the settings.
     """
     if system_daemon_runs():
         return SYSTEM_RUNTIME_DIR
     session = _variable("XDG_RUNTIME_DIR")
-    # sudo and su pass on the variable of another user.
+    # sudo and su may keep another user's variable.
     if session is not None and os.path.isdir(session) and os.stat(session).st_uid == os.getuid() and _takes(session):
         return session / "precompiled"
     # One daemon serves all stores of a user, so its directory should not depend on the settings.

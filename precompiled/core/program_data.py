@@ -1,8 +1,8 @@
-"""The types of a *program*, a captured graph as plain data (graph/capture.py), and the state of its capture.
+"""The types of a *program* (a captured graph as plain data, see graph/capture.py) and of the state of its capture.
 
-The types of a program describe parsed JSON, so nothing checks them at run time. The key hashes the JSON text of the
-first five sections, where the order of fields counts. An encoded size is an int, or an expression of symbols as a
-dict: ``{"s": 0}``.
+The types of a program describe parsed JSON, and are not checked at run time. The key hashes the JSON text of the first
+five sections, so the order of fields matters. An encoded size is an int, or an expression of symbols as a dict: ``{"s":
+0}``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class InputData(TypedDict, total=False):
     size: Any
     opaque: list[str]
     mesh: int
-    # A tensor subclass that wraps other tensors has these fields: its class, and its inner tensors.
+    # The fields of a tensor subclass that wraps other tensors.
     subclass: list[str]
     inner: list[list[Any]]  # [attribute, InputData]
     context: Any
-    # All tensors have these fields.
+    # The fields of all tensors.
     shape: list[Any]
     stride: list[Any]
     device: str
@@ -35,12 +35,12 @@ class InputData(TypedDict, total=False):
     leaf: bool
     parameter: bool
     flags: dict[str, object]
-    # Only the other tensors have these fields. The last three exist only if they apply.
+    # Further fields of tensors that wrap no others. The last three are optional.
     dtype: str
     offset: Any
     storage: Any
     inference: bool
-    float: int  # the number of the symbolic float that the tensor holds
+    float: int  # which symbolic float the tensor holds
     content: str  # a digest of a frozen weight's data (graph/weights.py)
     shares: int  # the position of the first input with the same memory
 
@@ -71,7 +71,7 @@ class InputsData(_InputsData, total=False):
 
 
 class AboutData(TypedDict, total=False):
-    """The section ``about``, for reports only (graph/about.py)."""
+    """The section ``about``, which only reports use (graph/about.py)."""
 
     places: list[list[Any]]  # [file, line, function, code]
     nodes: list[list[int]]
@@ -99,16 +99,16 @@ class ProgramData(_ProgramData, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureState:
-    """All that loading a graph's artifacts requires from the capture of the graph."""
+    """The results of a graph's capture that loading its artifacts requires."""
 
     modes: dict[str, Any]
     device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (graph/devices.py)
-    cudagraphs: bool  # the settings enable CUDA graphs, and the graph is on a GPU
-    size_inputs: list[int]  # positions of the inputs that are sizes, fixed or symbolic, but not unbacked
-    modules: dict[str, str]  # maps the modules that a worker imports, and the program's own ops and classes, to digests
+    cudagraphs: bool  # whether the settings enable CUDA graphs and the graph is on a GPU
+    size_inputs: list[int]  # positions of the inputs that are fixed or backed symbolic sizes
+    modules: dict[str, str]  # digests of the modules that a worker imports, and of the program's own ops and classes
     # maps a digest to a class of inputs that the program defines
     classes: Mapping[str, type] = field(default_factory=dict)
-    # Names of the graph's process groups in this process; the sections have numbers instead (group_names.py)
+    # Names of the graph's process groups in this process. The sections have numbers instead (group_names.py).
     groups: tuple[str, ...] = ()
     # Torch's settings, as a context in which any thread can load the graph's artifacts.
     context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)

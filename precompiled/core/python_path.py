@@ -1,6 +1,6 @@
 """Puts precompiled's sitecustomize.py first on PYTHONPATH.
 
-So every Python process that `precompiled run` starts, directly or not, loads the hook.
+So every Python process below `precompiled run` loads the hook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def hook_folder() -> Path:
 
 
 def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
-    """These environment variables, with that folder first on PYTHONPATH, exactly once."""
+    """Return the variables with that folder once on PYTHONPATH, in front."""
     return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 

@@ -1,12 +1,11 @@
 """Reads reasons.tsv, the table of all stable reason codes, and decides what happens to a graph for a reason.
 
 A line of reasons.tsv has the tab-separated fields of a ``Reason``; empty fields at its end may be missing. A text is
-Markdown for docs/reference/reasons.md, with links that are relative to that page. Each text must be understood alone,
-because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. Codes are written
-out where they are raised, too; tests/core/test_reasons.py compares.
+Markdown for docs/reference/reasons.md, with links that are relative to that page. Each text must be clear alone,
+because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. Code that raises a
+reason contains its code as text; tests/core/test_reasons.py compares both.
 
-``outcome`` tells the client what to do. The function reads no file, because it must work in a process without free
-descriptors.
+``outcome`` returns what the client does. It reads no file, because it must work without free descriptors.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 
 
 class ReasonKind(Enum):
-    """Where a code occurs; the values are the headings of docs/reference/reasons.md."""
+    """The kind of a code. The values are the headings of docs/reference/reasons.md."""
 
     BYPASS = "Bypass: this graph is not sent to the daemon (in process)"
     FAILURE = "Failure records: the worker could not make an artifact"
@@ -41,7 +40,7 @@ class Outcome(Enum):
 
     IN_PROCESS = "in process"  # compiled in the client, as by plain torch.compile
     EAGER = "eager"  # not compiled in this process
-    AGAIN = "again"  # compiled or submitted again
+    AGAIN = "again"  # compiled or submitted a second time
 
 
 _WORDS = {
@@ -50,7 +49,7 @@ _WORDS = {
     Outcome.AGAIN: "the client submits the graph again",
 }
 
-# The outcomes that are not IN_PROCESS. The table has them, too, except those of graphs that already run eager.
+# The codes whose outcome is not IN_PROCESS. The table repeats them, except for graphs that already run eager.
 _EAGER = frozenset({"key-quarantined"})
 _EAGER_IF_IT_RUNS = frozenset({"device-lost", "job-cancelled", "no-compiler", "submit-failed"})
 _AGAIN = frozenset("artifact-corrupt artifact-evicted artifact-format artifact-unloadable busy stopping".split())
@@ -73,7 +72,7 @@ class Reason:
 
     @property
     def follows(self) -> str:
-        """A sentence, without its full stop, that says what this reason leads to; "" if it leads to nothing."""
+        """The reason's consequence, as a sentence without its full stop; "" if none."""
         if self.then or self.outcome is None:
             return self.then
         if self.code in _EAGER_IF_IT_RUNS:
@@ -82,12 +81,12 @@ class Reason:
 
 
 def plain(text: str) -> str:
-    """The table's Markdown as plain text; a link becomes its path from the top of this project's sources."""
+    """The table's Markdown as plain text. A link becomes a path relative to the repository."""
     return re.sub(r"\[[^]]*\]\(([^)]*)\)", lambda link: f"see {posixpath.normpath(f'docs/reference/{link[1]}')}", text)
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """Return what happens to a graph that has no artifact for the reason ``code``. Another version may have set it.
+    """Return what happens to a graph that has no artifact for the reason ``code``, which may come from another version.
 
     ``runs``: the graph already runs eager. False for graphs that must not mix eager and compiled runs.
     """

@@ -1,4 +1,4 @@
-"""Opens regular files only. The open of a FIFO blocks a process until another process opens the FIFO."""
+"""Opens only regular files. A process that opens a FIFO blocks until another process opens it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """As ``os.open``, also as the ``opener`` of ``open``. Raises OSError if the path is not a regular file or
+    """As ``os.open``; usable as the ``opener`` of ``open``. Raises OSError unless the path is a regular file or
     ``/dev/null``.
     """
     refusal = OSError(errno.EINVAL, "not a regular file", str(path))

@@ -1,13 +1,12 @@
 """Provides sockets that a background thread uses, and that the program may close at any time.
 
-A program that turns into a daemon closes all of its descriptors (``os.closerange(3, 256)``), also those that it did not
-open. The files that it opens next get the same numbers. Before each use, a ``GuardedSocket`` compares the socket under
-its number with the socket that it opened, by ``SO_COOKIE``, which is unique for each socket of the kernel. If they
-differ, the GuardedSocket behaves as closed: it reads and writes no byte of the program's file, and leaves the file
-open.
+A program that turns into a daemon closes all descriptors (``os.closerange(3, 256)``), including precompiled's. The
+files that it opens next get the same numbers. Before each use, a ``GuardedSocket`` compares the socket under its number
+with the socket that it opened, by ``SO_COOKIE``, which is unique for each socket of the kernel. If the sockets differ,
+the GuardedSocket behaves as closed, and leaves the program's file alone.
 
 Pipes and eventfds cannot be used, because they have no such cookie (all eventfds share one inode). Moreover, ``recv``
-and ``send`` fail on a descriptor that is not a socket, so they cannot read or write an ordinary file of the program.
+and ``send`` fail on an ordinary file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # without MSG_NOSIGNAL, SIGP
 
 
 class GuardedSocket:
-    """A connected socket that never blocks. If the program closes it, it behaves as if the peer had closed it."""
+    """A connected socket that never blocks. If the program closes the descriptor, the socket behaves as if the peer had
+    closed it.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -35,7 +36,7 @@ class GuardedSocket:
     def fileno(self) -> int:
         """The descriptor, or -1 once this object or the program has closed it."""
         if _identity_of(self._sock) != self._identity:
-            self._sock.detach()  # a close would close the program's file
+            self._sock.detach()  # ``close`` would close the program's file
         return self._sock.fileno()
 
     def send(self, data: bytes | memoryview) -> int:
@@ -64,7 +65,7 @@ class GuardedSocket:
 
     def __del__(self) -> None:
         if hasattr(self, "_identity"):
-            self.close()  # the socket's own finalizer would close any file that has the number
+            self.close()  # else the socket's finalizer closes any file with its number
 
 
 class Waker:
@@ -82,7 +83,7 @@ class Waker:
     def wake(self) -> None:
         try:
             self._waking.send(b"\0")
-        except OSError as error:  # the waiting thread notices by itself that the other end is closed
+        except OSError as error:  # the waiting thread sees that the other end is closed
             interruptions.pass_on(error)
 
     def clear(self) -> None:
@@ -114,17 +115,15 @@ def wait(
             events[fd] = events.get(fd, 0) | flag
     for fd, wanted in events.items():
         poll.register(fd, wanted)
-    # The kernel keeps a reference to what it polls, so a close by the program causes no event for a GuardedSocket. A
-    # close does cause an event for a Waker, because the Waker's other socket is closed as well.
+    # The kernel keeps a reference to what it polls, so no event follows if the program closes a GuardedSocket. For a
+    # Waker one follows, because its other socket is closed too.
     poll.poll(None if timeout_s is None else int(max(0.0, timeout_s) * 1000) + 1)
 
 
 def _identity_of(sock: socket.socket) -> object:
-    """A value that differs for every socket. None if the number is closed or belongs to something other than a
-    socket.
-    """
+    """A value that differs for every socket. None if the descriptor is closed or not a socket."""
     try:
-        # getsockopt keeps the GIL, unlike fstat, so no thread of the program can close the socket before it is used.
+        # Unlike fstat, getsockopt keeps the GIL. So no other thread can close the socket before its use.
         return sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:

@@ -1,6 +1,6 @@
-"""Formats texts for users: numbers with units, singular and plural, lists. All output of the project uses this file.
+"""Formats texts for all output: numbers with units, singular and plural, lists.
 
-The file imports nothing, since a client's process uses it too.
+The file imports nothing, because clients use it too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def format_list(parts: Sequence[str], last: str = "and") -> str:
 
 
 def install(extra: str) -> str:
-    """The command that installs an optional part: ``extra`` is a name in pyproject.toml. Users install the project
-    from a clone until a release is on an index.
+    """The command that installs the optional dependencies ``extra`` of pyproject.toml. No package index has the project
+    yet.
     """
     return f"`pip install '.[{extra}]'` in a clone of precompiled (`'precompiled[{extra}]'` where an index has it)"
 

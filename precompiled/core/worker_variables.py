@@ -15,20 +15,19 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INHERITED = tuple(
     "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH TMPDIR TZ USER XDG_CACHE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR".split()
 )
-# Variables that are never taken from a client: the process that starts the worker chooses its device, and the hook
-# stays off in workers.
+# Variables that a client must not set: the process that starts a worker chooses its device, and keeps the hook off.
 OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -> dict[str, str]:
     """Return the variables of a worker. ``here``: the variables of the process that starts the worker; empty if the
-    worker becomes another user, whose account then gives HOME (service/launcher.py). ``given``: the client's variables.
-    ``visible``: the value of CUDA_VISIBLE_DEVICES.
+    worker becomes another user; then HOME comes from that user's account (service/launcher.py). ``given``: the client's
+    variables. ``visible``: the value of CUDA_VISIBLE_DEVICES.
     """
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})
     found.update(usable(given))
-    # Without this, libraries would create a directory `~` in the working directory.
+    # Without HOME, libraries would create a directory `~` in the working directory.
     if not os.path.isabs(found.get("HOME", "")):
         found.pop("HOME", None)
         if here:
@@ -38,7 +37,7 @@ def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -
 
 
 def usable(variables: Mapping[str, str]) -> dict[str, str]:
-    """The client's variables, without those that exec refuses and those that a client must not set."""
+    """Return the client's variables, except those that exec refuses or that a client must not set."""
     return {
         name: value
         for name, value in variables.items()

@@ -1,8 +1,7 @@
 """Implements ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER). Does no I/O.
 
-Neither side uses libzmq, because libzmq may end its process with an assertion. In the daemon, this happens if a peer
-chooses its routing id or opens too many connections (docs/decisions/0056). In a client, it happens if the program
-closes libzmq's descriptors (docs/decisions/0058).
+Neither side uses libzmq, because libzmq may end its process with an assertion. Peers of the daemon could cause this
+(docs/decisions/0056), and so could a program that closes all descriptors (docs/decisions/0058).
 
 Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 from precompiled.core.errors import WireError
 
 GREETING_BYTES = 64
-KEPT_FRAMES = 4  # frames of one message that are kept; further frames are read and dropped
+KEPT_FRAMES = 4  # how many frames of a message the reader keeps; it drops further frames
 MAX_PARTS = 1024  # frames and commands up to the end of one message
 MAX_COMMAND_BYTES = 8 << 10
 _MORE, _LONG, _COMMAND = 1, 2, 4
@@ -30,7 +29,7 @@ def _command(name: bytes, body: bytes) -> bytes:
 
 
 def hello(role: bytes) -> bytes:
-    """Return the first bytes of a side, which do not depend on the peer's bytes. ``role``: b"ROUTER" or b"DEALER"."""
+    """Return the bytes that a side sends first. ``role``: b"ROUTER" or b"DEALER"."""
     return _GREETING + _command(b"READY", _property(b"Socket-Type", role) + _property(b"Identity", b""))
 
 
@@ -56,10 +55,10 @@ class Reader:
     """Parses a peer's bytes: ``feed`` them, then call ``next_message`` until it returns None."""
 
     def __init__(self, max_bytes: int) -> None:
-        """``max_bytes``: the limit of one message. A longer one raises WireError before any of its bytes is kept."""
+        """``max_bytes``: the limit of one message. A longer message raises WireError before any of its bytes is kept."""
         self._max_bytes = max_bytes
         self._data = bytearray()
-        self._at = 0  # where the part of _data begins that is not parsed yet
+        self._at = 0  # the position in _data up to which it is parsed
         self._frames: list[bytes] = []
         self._frame_bytes = 0  # bytes of the present message's frames, including dropped frames
         self._greeted = False
@@ -76,8 +75,8 @@ class Reader:
         self._data += data
 
     def next_message(self) -> list[bytes] | None:
-        """The frames of the next complete message, or None until more is fed. Raises WireError for invalid bytes; the
-        caller must then close the connection.
+        """The frames of the next complete message, or None if it needs more bytes. Raises WireError for invalid bytes;
+        the caller must then close the connection.
         """
         if not self._greeted and not self._greet():
             return None
@@ -136,8 +135,8 @@ class Reader:
         length = body[0] if body else 0
         name, rest = body[1 : 1 + length], body[1 + length :]
         if name == b"READY" and not self.ready:
-            self.ready = True  # the properties are ignored: the peer's identity and type are only claims
+            self.ready = True  # the peer's properties are ignored, because they are only claims
         elif name == b"PING" and self.ready:
-            self.reply = _command(b"PONG", rest[2:18])  # the part after the time to live is returned to the peer
+            self.reply = _command(b"PONG", rest[2:18])  # a PONG returns the PING's bytes after its time to live
         elif name not in (b"PONG", b"SUBSCRIBE", b"CANCEL"):
             raise WireError(f"an unknown command {name[:20]!r}")

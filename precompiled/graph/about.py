@@ -1,14 +1,14 @@
-"""Describes a graph for reports: its source lines, its callers, which code set its settings, and the CPU.
+"""Describes a graph for reports: its source lines, its callers, its settings and the CPU.
 
-The description is collected when a graph is submitted, so a hit pays nothing for it. Neither the key nor the compile
-depends on the description. It has the fields of torch_internals/graph/source_lines.py, and these::
+A submit collects the description, so a hit costs nothing. Neither the key nor the compile depends on the description.
+It has the fields of torch_internals/graph/source_lines.py, and::
 
     "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     what set each (below)
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags
 
 "options" means that ``mode=`` or ``options=`` of torch.compile set a setting; "program" means that other code of the
-program set it at run time. A setting that is not listed has not changed since torch was imported. A variable with
-"program" differs from its value at the start of the process.
+program set it at run time. A setting that is not listed has not changed since torch was imported. "program" for a
+variable means that it differs from its value at the start of the process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from precompiled.torch_internals.graph import compiler_config, source_lines
 
 log = logging.getLogger("precompiled.about")
 
-# A longer description is not sent, because descriptions must be small compared with their graphs.
+# A longer description is not sent: descriptions must be small compared with their graphs.
 MAX_CHARS = 1 << 20
 
 
 def text(module: torch.fx.GraphModule, options: Mapping[str, object]) -> str:
-    """Return the description as JSON text, or "" if it cannot be made. Never raises, so that the graph is sent anyway.
+    """Return the description as JSON text, or "" if it cannot be made. Never raises, so the graph is sent in any case.
 
     ``options`` are the options of torch.compile, as in ``capture``.
     """

@@ -1,19 +1,19 @@
-"""Turns a graph that Dynamo hands to a backend into a *program*: all that a compile depends on, as plain data.
+"""Turns a graph from Dynamo into a *program*: all that a compile depends on, as plain data.
 
 A program is a dict of JSON values::
 
     graph        the canonical graph (graph_codec.py)
-    inputs       metadata of its inputs, in order; for frozen weights, a digest of their data (weights.py)
-    modes        the state around it (grad mode, autocast, determinism, threads, ...)
+    inputs       metadata of the graph's inputs, in order; digests of frozen weights (weights.py)
+    modes        grad mode, autocast, determinism, threads, ...
     configs      Inductor's and functorch's configuration, with mode= and options= applied
-    environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
+    environment  Python, torch, triton, compiler, CPU (environment.py)
 
 core/program_data.py has the types of these values.
 
-The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler.py). They include
-two parts that the key leaves out: ``hints``, the values of the symbolic sizes, by which variants differ
-(docs/decisions), and ``floats``, the values of the symbolic floats. A submit adds ``about`` (names and source lines)
-and, after the JSON, the data of frozen weights.
+The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler.py). The key
+leaves out two of their parts: ``hints``, the values of the symbolic sizes, by which variants differ, and ``floats``,
+the values of the symbolic floats. A submit adds ``about`` (names and source lines) and, after the JSON, the data of
+frozen weights.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class SerializedGraph(CaptureState):
     sections: dict[str, str]
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # the values of the symbolic floats in this call
-    no_stand_in: str  # why the graph must not run eager before its artifact is ready; "" for most graphs
+    no_stand_in: str  # why the graph must not run eager before its artifact is ready, or ""
     weights: weights.Weights | None = None  # the frozen weights
     meshes: tuple[object, ...] = ()  # the graph's device meshes in this process
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program's bytes for a worker.
 
-        ``hints`` replaces the captured values; ``about`` is source lines as JSON, or "".
+        ``hints`` replaces the captured values. ``about``: the section's JSON text, or "".
         """
         body = ",".join(f'"{name}":{self.sections[name]}' for name in SECTIONS)
         values = f'"hints":{_dump(self.hints if hints is None else hints)},"floats":{_dump(self.floats)}'
@@ -69,7 +69,7 @@ class SerializedGraph(CaptureState):
         return f"{{{body},{values}}}".encode()
 
     def to_job(self, about: str, hints: list[int]) -> bytes:
-        """The bytes of a job: the program, and the data of frozen weights.
+        """The bytes of a job: the program and the data of frozen weights.
 
         Raises CompileFailed if a weight has changed.
         """
@@ -81,11 +81,11 @@ class SerializedGraph(CaptureState):
         return () if self.weights is None else self.weights.tensors
 
     def sizes(self, hints: list[int]) -> list[int]:
-        """The values of the size inputs, in order, for these values of the symbols."""
+        """The values of the size inputs, in order, if the symbols have the values ``hints``."""
         return size_values(json.loads(self.sections["inputs"]), hints) if self.size_inputs else []
 
     def hints_for(self, sizes: list[int]) -> list[int] | None:
-        """The values of the symbols for these size inputs, or None if they do not determine all symbols."""
+        """The values of the symbols if the size inputs are ``sizes``, or None if these do not determine all symbols."""
         args = json.loads(self.sections["inputs"])["args"]
         inputs = [(args[at]["size"], size) for at, size in zip(self.size_inputs, sizes, strict=True)]
         known = {encoded.get("s"): size for encoded, size in inputs if isinstance(encoded, dict)}
@@ -105,7 +105,7 @@ def restore_program(kept: ProgramData, state: CaptureState) -> SerializedGraph:
 
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: InputsData) -> str:
-    # A graph with DTensors must not run eager: torch may communicate with other ranks at any of its operations.
+    # A graph with DTensors must not run eager, because any of its operations may communicate with other ranks.
     return graph_codec.no_stand_in(graph) or (graph_codec.MIXED_RANKS if "meshes" in inputs else "")
 
 
@@ -175,21 +175,19 @@ def capture(
 
 
 def modules(program: ProgramData) -> dict[str, str]:
-    """Return what a worker of a parsed program must import (modules) and define (operators): a dict from name to
-    digest.
-    """
+    """Map the modules that a worker of a parsed program must import, and the operators that it must define, to digests."""
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 
 
 def is_served(program: ProgramData, guards: Iterable[str]) -> bool:
-    """Whether the guards of one of several artifacts accept the sizes of a parsed program."""
+    """Whether the guards of any of several artifacts accept the sizes of a parsed program."""
     values = size_values(program["inputs"], program["hints"])
     return any(guard_check(item)(values) for item in guards)
 
 
 def parse(data: bytes) -> ProgramData:
-    """Decode a program's sections. Raises CompileFailed for bytes that are not from ``to_bytes``."""
+    """Decode the sections of a program from ``to_bytes``. Raises CompileFailed for other bytes."""
     try:
         program: ProgramData = parse_json(data)
     except ValueError as error:

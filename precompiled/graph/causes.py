@@ -1,8 +1,8 @@
-"""Explains a cache miss in terms of the user's program: what changed, where, and what the user can do.
+"""Explains a cache miss: what changed in the user's program, where, and what the user can do.
 
 This file takes two captured graphs as plain data (capture.py) and their differences (difference.py), and returns
-causes. A difference that follows from another difference is not a cause. For example, a changed size also changes
-constants of the graph.
+causes. A difference that follows from another is not a cause: for example, a changed size changes constants of the
+graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
 # Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number is
-# for graphs with equal names, the second for graphs with different names.
+# for equal names of the graphs, the second for different names.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
@@ -61,11 +61,11 @@ class Cause:
     short: str
     what: str
     line: str = ""
-    set_by: str = ""  # the name of a mode, setting or variable, by which the user can find the line that sets it
+    set_by: str = ""  # the mode, setting or variable whose name the user can search for
 
     @property
     def advice(self) -> str:
-        if self.kind == "edit" and "-packages/" in self.line:  # an edit in an installed file, which no watch follows
+        if self.kind == "edit" and "-packages/" in self.line:  # no watch follows an installed file
             return "the next run finds the new artifact"
         return _ADVICE[self.kind]
 
@@ -82,9 +82,9 @@ def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
 
 
 def are_of_other_files(program: ProgramData, other: ProgramData) -> bool:
-    """Whether two graphs come from different source files, so that neither is an earlier version of the other.
+    """Whether two graphs come from different files, and so are not versions of one graph.
 
-    False if a graph comes from a notebook: IPython names a cell's file by the cell's text, so an edit changes the name.
+    False for a graph from a notebook, where an edit changes the file's name: IPython derives it from the cell's text.
     """
     files, others = _files(program), _files(other)
     have_files = files and others and not any("/ipykernel_" in file for file in files | others)
@@ -107,9 +107,9 @@ def is_version_of(name: str, program: ProgramData, other_name: str, other: Progr
 
 
 def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -> list[Cause]:
-    """The causes of a miss, from its differences to the nearest graph, most general first.
+    """The causes of a miss, most general first.
 
-    ``changes`` come from ``compare``.
+    ``changes``: the differences to the nearest graph, from ``compare``.
     """
     by_section: dict[str, list[Change]] = {}
     for change in changes:
@@ -117,7 +117,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     called = next(iter(listing.calls(after)), None)
     at = f"called at {called}" if called else ""
     found = [*_environment(by_section.get("environment", []), after), *_configs(by_section.get("configs", []), after)]
-    # Torch reads these variables into settings, so differences in settings follow from the variables.
+    # Torch reads these variables into settings, so a changed variable changes settings.
     if any(cause.kind == "variable" for cause in found):
         found = [cause for cause in found if cause.kind != "setting"]
     found += [
@@ -128,7 +128,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     if not any(cause.kind == "edit" for cause in of_graph):
         of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found))
         found += of_inputs
-        if of_inputs:  # changed sizes or dtypes also change constants of the graph, so the constants are not listed
+        if of_inputs:  # changed sizes or dtypes change constants of the graph, which are not causes
             of_graph = [cause for cause in of_graph if cause.kind == "operator"]
     unplaced = _unplaced(before, after, bool(by_section.get("graph")))
     return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
@@ -173,7 +173,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         else:
             kind = "input"
         kinds.setdefault(kind, []).append(change)
-    if "size" in kinds:  # a size that has become symbolic adds a range and an input, so these two are not listed
+    if "size" in kinds:  # a size that became symbolic adds a range and an input, which are not causes
         kinds.pop("range", None)
     if len(kinds) > 1 or not is_alone:
         kinds.pop("input", None)
@@ -205,7 +205,7 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
     elif now is not None and then is not None and (then not in _places(after) or now not in _places(before)):
-        # Both programs ran both lines, so only other inputs can have changed which operation is next.
+        # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
         lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
         yield Cause("way", f"other way at {now.short}", lines, str(now))
 
@@ -213,7 +213,7 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
 def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
     """Yield the first operation that differs.
 
-    Used if no line shows whether the program was edited (torch's modules have no lines).
+    For graphs whose lines show no edit (torch's modules have no lines).
     """
     place = difference.first_differing(before, after) if differs else None
     if place is not None:
@@ -234,8 +234,8 @@ def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int])
 def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None) -> bool:
     """Whether the program was edited.
 
-    True if a line of a file has a different text now. Also true if a notebook's cell has a different file name, because
-    IPython makes the name from the cell's text.
+    True if a line's text has changed. Also true if a notebook cell's file name has changed, because IPython derives it
+    from the cell's text.
     """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function

@@ -1,8 +1,8 @@
-"""Finds the one device on which a graph runs, and renames the device for a worker and back.
+"""Finds the device on which a graph runs. Renames the device for a worker, and back for a client.
 
-A worker is pinned to one GPU, which it sees as ``cuda:0``, so programs always name that device. All ranks of a job, on
-``cuda:0`` to ``cuda:7`` of one kind, then share one key and compile once. A client adapts the artifact to the index on
-which its graph runs (torch_internals/client/device_index.py, docs/decisions/0035).
+A worker sees one GPU, as ``cuda:0``, so programs always name that device. So all ranks on GPUs of one kind share one
+key and one compile. A client adapts the artifact to its GPU's index (torch_internals/client/device_index.py,
+docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 IN_A_WORKER = "cuda:0"
 
-# Inductor puts the counter of these loops on the CPU, which the graph does not show
-# (torch/_inductor/fx_passes/post_grad.py, decompose_scan_to_while_loop).
+# The counter of these loops is on the CPU, and is not in the graph (torch/_inductor/fx_passes/post_grad.py,
+# decompose_scan_to_while_loop).
 _COUNTED = frozenset({"scan", "map_impl"})
 
-# A graph may also give a device as text, x.to("cuda"), or by a method, x.cuda().
+# A graph may name a device by text, x.to("cuda"), or by a method, x.cuda().
 _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
 
 
 def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: Sequence[InputData]) -> str:
     """The device of a graph: ``"cpu"`` or ``"cuda:N"``. A graph on a GPU may have inputs on the CPU (scalars).
 
-    ``graph`` and ``inputs`` are those of ``module``, as plain data. Raises Bypass for several GPUs, for other
-    accelerators, and for a GPU that the graph names by its number.
+    ``graph`` and ``inputs``: the graph and inputs of ``module`` as plain data. Raises Bypass for several GPUs, for
+    other accelerators, and for a GPU that the graph names by its number.
     """
     found = {_indexed(item["device"]) for item in inputs if "device" in item}
     _collect(graph, found)
-    # A graph may also name a device by a number, x.to(1). The plain data does not show that the number is a device.
+    # A graph may also name a device by a number, x.to(1), which plain data does not show to be a device.
     found |= {str(value.device) for node in _nodes(module) for value in _tensors(_value(node))}
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:
@@ -57,7 +57,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: Sequ
 
 
 def uses_cpu(module: torch.fx.GraphModule, inputs: Sequence[InputData]) -> bool:
-    """Whether any tensor of the graph is on the CPU, even if it is only a scalar in a graph on a GPU."""
+    """Whether any tensor of the graph is on the CPU, even a scalar in a graph on a GPU."""
     if any(getattr(node.target, "__name__", "") in _COUNTED for node in _nodes(module)):
         return True
     values = (value for node in _nodes(module) for value in _tensors(_value(node)))
@@ -89,9 +89,9 @@ def _renamed(plain: Any, old: str, new: str) -> Any:
 def _collect(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
         if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
-            return  # libraries use autocast("cuda", enabled=False) around CPU operators, which uses no GPU
+            return  # libraries use autocast("cuda", enabled=False) around CPU operators
         if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
-            if len(encoded[2]) == 1:  # x.cuda(), and not x.cuda(1)
+            if len(encoded[2]) == 1:  # x.cuda() without an index
                 found.add(_indexed(encoded[1]))
             encoded = encoded[2:]
         for item in encoded:
@@ -137,7 +137,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _has_a_number(node: torch.fx.Node) -> bool:
-    """Whether a node may name a device by its index alone, which renaming would miss."""
+    """Whether a node may name a device by its bare index, which renaming would miss."""
     if node.op not in ("call_function", "call_method"):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

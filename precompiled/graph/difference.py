@@ -1,7 +1,7 @@
-"""Lists the differences between two captured graphs in words: values before and after, never hashes.
+"""Lists the differences between two captured graphs, with values before and after, never hashes.
 
-This file takes two captured graphs as plain data (capture.py) and returns a list of changes. It needs no torch, because
-the command line uses it. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
+This file takes two captured graphs as plain data (capture.py) and returns changes. The command line uses it, so it
+needs no torch. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# Texts are cut to _MAX_TEXT characters. If two texts first differ beyond that length, both are shown from _CONTEXT
-# characters before the first difference.
+# Texts are cut to _MAX_TEXT characters. If two texts have no difference in that length, both start _CONTEXT characters
+# before the first difference.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12
@@ -37,7 +37,7 @@ _MAX_FLAGS = 12
 class Change:
     """One difference. ``source`` is its place in the program: a line of code, or the name of an input.
 
-    ``parameter``: the difference is in an input that is a parameter of a module.
+    ``parameter``: whether the differing input is a module's parameter.
     """
 
     section: str
@@ -104,7 +104,7 @@ def _graph(before: ProgramData, after: ProgramData) -> Iterator[Change]:
 
 
 def _line(before: ProgramData, after: ProgramData, graph: int, node: int) -> str:
-    """Return the source line of an operation. Include the other graph's line at this position if it is different."""
+    """Return the source line of an operation, and the other graph's line at this position if it differs."""
     now, then = listing.place(after, graph, node), listing.place(before, graph, node)
     if now is None:
         return "" if then is None else f"in the other graph: {then}"
@@ -127,7 +127,7 @@ def _differing_nodes(left: list[list[list[Any]]], right: list[list[list[Any]]]) 
 
 
 def _operators(left: list[list[list[Any]]], right: list[list[list[Any]]]) -> str:
-    """The operators that occur more often in one of the graphs than in the other."""
+    """List the operators whose numbers of calls differ."""
     counts = [Counter(listing.operator(node) for graph in graphs for node in graph) for graphs in (left, right)]
     names = [name for name in {**counts[0], **counts[1]} if counts[0][name] != counts[1][name]]
     shown = [f"{name}: {counts[0][name]} -> {counts[1][name]}" for name in names[:5]]
@@ -192,7 +192,7 @@ def _of_ranks(place: str, was: Mapping[str, object], now: Mapping[str, object]) 
 
 
 def _paired(left: list[InputData], right: list[InputData]) -> Iterator[tuple[Any, Any]]:
-    """Pairs of positions of inputs that differ; None where one side has no such input."""
+    """Yield pairs of positions of differing inputs. None stands for an input that one side lacks."""
     texts = [_text(item) for item in left], [_text(item) for item in right]
     if len(left) == len(right):
         yield from ((at, at) for at, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
@@ -208,7 +208,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         return
     names = dict.fromkeys((*old, *new))
     if "shape" in names and _text([old["shape"], old.get("dtype")]) != _text([new["shape"], new.get("dtype")]):
-        # A stride or storage that follows from a changed shape or dtype is not listed as a difference.
+        # A stride or storage that follows from a changed shape or dtype is not listed.
         if all(listing.is_contiguous(item["shape"], item["stride"]) for item in (old, new)):
             names.pop("stride")
         if "storage" in names and all(map(listing.fills_its_storage, (old, new))):
@@ -333,7 +333,7 @@ def _environment(before: ProgramData, after: ProgramData) -> Iterator[Change]:
 
 
 def _flags(before: ProgramData, after: ProgramData) -> str:
-    """The instruction sets that only one of two CPUs has."""
+    """Show the instruction sets that only one of two CPUs has."""
     then, now = listing.cpu_flags(before), listing.cpu_flags(after)
     if not then or not now:
         return "the instruction sets differ: see flags in /proc/cpuinfo"
@@ -348,7 +348,7 @@ def _flags(before: ProgramData, after: ProgramData) -> str:
 def _fact(name: str, value: object) -> str:
     """Show a fact of environment.py without its digests.
 
-    The caller shows the complete facts if two of them look equal without digests.
+    If two facts look equal without digests, the caller shows them complete.
     """
     if value is _MISSING or value in (None, ""):
         return NONE
@@ -381,7 +381,7 @@ _COMPARERS: dict[str, Callable[[ProgramData, ProgramData], Iterator[Change]]] = 
 
 
 def _fields(left: Mapping[str, object], right: Mapping[str, object]) -> Iterator[tuple[str, Any, Any]]:
-    """The fields that differ, with their values or _MISSING."""
+    """Yield the fields that differ, with their values or _MISSING."""
     for name in dict.fromkeys((*left, *right)):
         was, now = left.get(name, _MISSING), right.get(name, _MISSING)
         if was is _MISSING or now is _MISSING or _text(was) != _text(now):

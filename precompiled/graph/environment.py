@@ -1,8 +1,8 @@
-"""Describes the facts about this interpreter and host that a compile depends on: a program's environment section.
+"""Makes a program's section ``environment``: the facts about this interpreter and host that a compile depends on.
 
-Two processes with equal facts may share artifacts. This module starts no process and no compiler. Torch's own hash of
-its sources is not used, because it takes 0.7 s once per process. A released build of torch is identified by version and
-commit instead, and a build from a checkout by the sizes and times of its compiler's sources.
+Two processes with equal facts may share artifacts. This module starts no process. It does not use torch's hash of its
+sources, which takes 0.7 s per process. Version and commit identify a released build of torch. The sizes and times of
+its compiler's sources identify a build from a checkout.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from precompiled.torch_internals.worker import libdevice
 if TYPE_CHECKING:
     from precompiled.wire import Interpreter
 
-# The environment variables that a compile depends on. A worker gets these from the client, and no others. If their
-# values differ, the daemon starts another worker. So this list must not contain variables that a launcher sets per
-# rank, job or run.
+# The environment variables that a compile depends on. A worker gets only these from the client. For different values
+# the daemon starts a different worker, so the list has no variables that a launcher sets per rank, job or run.
 _VARIABLES = tuple(
     """
     CC CPATH CPLUS_INCLUDE_PATH CXX HOME LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH PATH PYTHONPATH PYTHONUSERBASE USER
@@ -43,27 +42,26 @@ _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = tuple(
     "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
 )
-# Exceptions: variables that match a prefix above but do not change compiled code, or that the daemon's pool sets
-# itself. CUDA_INJECTION*_PATH name a profiler or sanitizer for the program only, TRITON_HOME names triton's caches.
+# Variables that match a prefix above, but do not change compiled code or are set by the daemon's pool.
+# CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, TRITON_HOME names triton's caches.
 _NOT_FOR_WORKERS = frozenset(
     """
     CUDA_DEVICE_ORDER CUDA_INJECTION32_PATH CUDA_INJECTION64_PATH CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES
     TORCH_COMPILE_DEBUG TORCH_COMPILE_JOB_ID TORCH_COMPILE_STICKY_PGO_KEY TRITON_HOME
     """.split()
 )
-# Suffix of variables that name the user's own caches, often one per job. A worker must not write to these caches.
+# Suffix of variables that name the user's caches. A worker must not write to them.
 _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # Variables whose values are in the key. The configs section already has Inductor's settings, but torch reads some
-# variables directly. Variables for directories and numbers of threads are left out: they affect where and how fast a
-# compile runs, not its result.
+# variables directly. Variables for directories and numbers of threads are left out, because they do not affect a
+# compile's result.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
-# Variables of the C++ compiler, in the key of graphs with values on the CPU.
+# Variables of the C++ compiler. They are in the keys of graphs with values on the CPU.
 _KEYED_OF_CPP = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
-# The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). The
-# sizes of its memory and cache, and its clocks, are left out: see docs/decisions/0046. The key has the values in this
-# order.
+# The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Sizes
+# of memory and cache and clock rates are left out (docs/decisions/0046). The key has the values in this order.
 _GPU = tuple(
     """
     name major minor multi_processor_count max_threads_per_multi_processor regs_per_multiprocessor
@@ -73,9 +71,9 @@ _GPU = tuple(
 
 
 def variables(with_path: bool = False) -> dict[str, str]:
-    """The environment variables of this process that a worker of its graphs gets.
+    """Return the environment variables of this process that its workers get.
 
-    ``with_path``: include all folders in which this process finds modules, also folders that the program has added.
+    ``with_path``: include all folders where this process finds modules, even those that the program has added.
     """
     found = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
     if sys.flags.ignore_environment:
@@ -112,11 +110,11 @@ def _vllms_variables(is_imported: bool) -> frozenset[str]:
 
 
 def _is_set_by_torch(name: str) -> bool:
-    """Whether torch itself has set a variable, which therefore is not part of the environment.
+    """Whether torch itself has set a variable, which is then not part of the environment.
 
-    Builds with their own assembler (2.11) set TRITON_PTXAS_PATH before their first compile for a GPU, for the rest of
-    the process (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. Without
-    these variables, the environment of a process stays the same after its first compile.
+    Builds with their own assembler (2.11) set TRITON_PTXAS_PATH at their first compile for a GPU
+    (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. If these variables
+    counted, the first compile would change the environment.
     """
     if name == libdevice.VARIABLE:
         return libdevice.is_torchs() and name not in _began_with()
@@ -127,7 +125,8 @@ def _is_set_by_torch(name: str) -> bool:
 def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
     """The facts for graphs on ``device``, as plain data.
 
-    ``uses_cpu``: the graph has values on the CPU. ``of_a_worker``: all variables of this process come from a client.
+    ``uses_cpu``: whether the graphs have values on the CPU. ``of_a_worker``: whether a client set this process's
+    variables.
     """
     found = dict(_host_facts())
     if uses_cpu:
@@ -176,7 +175,7 @@ def _is_keyed(name: str, of_a_worker: bool) -> bool:
 def unchanged() -> Iterator[None]:
     """Undo changes that the user's modules make to keyed variables while a worker imports them.
 
-    cv2, for example, adds to LD_LIBRARY_PATH at each import. The variables must stay as the client captured them.
+    For example, cv2 adds to LD_LIBRARY_PATH. The variables must stay as the client captured them.
     """
     before = _keyed_variables(of_a_worker=True)
     try:
@@ -230,7 +229,7 @@ def _cpu_line(*names: str) -> str:
 
 @cache
 def cpu_in_words() -> dict[str, str]:
-    """``model`` and ``flags`` of this CPU, for reports. The facts have only a digest of the flags."""
+    """``model`` and ``flags`` of this CPU, for reports."""
     try:
         model, flags = _cpu_line("model name"), _cpu_line("flags", "Features")
     except OSError as error:
@@ -240,13 +239,13 @@ def cpu_in_words() -> dict[str, str]:
 
 
 def set_by_program() -> list[str]:
-    """Keyed variables whose values differ from those at the start of this process. Empty if these are unknown."""
+    """Variables of the key whose values have changed since this process started. Empty if the first values are unknown."""
     began = _began_with()
     return [name for name, value in _keyed_variables(of_a_worker=False).items() if began and began.get(name) != value]
 
 
 def _began_with() -> dict[str, str]:
-    """The environment variables with which this process started; empty if they are unknown."""
+    """The environment variables at the start of this process; empty if unknown."""
     try:
         with open("/proc/self/environ", "rb") as file:
             return dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
@@ -256,7 +255,7 @@ def _began_with() -> dict[str, str]:
 
 
 def _compiler() -> str:
-    """The C++ compiler that Inductor would start: its path, size and time, which change with its version."""
+    """The C++ compiler that Inductor would start: path, size and time, which change with its version."""
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name.split()[0])
     if path is None:
@@ -286,7 +285,7 @@ def _development_digest() -> str:
 def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Interpreter:
     """The interpreter in which a worker must run. ``modules``: the modules of the graph's custom operators.
 
-    Classes and kernels that the program defines are left out, because a worker makes them from their source.
+    Classes and kernels of the program are left out, because a worker builds them from their source.
     """
     from precompiled import wire
 
@@ -304,7 +303,7 @@ def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Interpr
 
 
 def likely_device() -> str:
-    """The device on which an untraced graph will probably run: the GPU, if this process has used one."""
+    """The device on which an untraced graph will probably run: the GPU if this process has used a GPU."""
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
 
 
@@ -313,8 +312,8 @@ def worker_for(
 ) -> tuple[Interpreter, str]:
     """Return the interpreter and the device of a worker for graphs on ``device`` (this process's name of the device).
 
-    ``without_gpu``: the worker gets a made-up device with the properties of this GPU, and uses none of the GPU's
-    memory. Raises PrecompiledError if that device cannot be built.
+    ``without_gpu``: the worker gets a made-up device with this GPU's properties, and uses none of the GPU's memory.
+    Raises PrecompiledError if that device cannot be built.
     """
     interpreter = interpreter_of_a_worker(modules)
     if device == "cpu" or not without_gpu:
@@ -326,7 +325,7 @@ def worker_for(
             "Install all of precompiled, or unset `compile_without_gpu`",
             code="no-made-up-gpu",
         )
-    # ``stand_in`` refuses a torch without CUDA, which cannot read the properties.
+    # ``stand_in`` first refuses a torch without CUDA, which cannot read the properties.
     named = made_up.stand_in(lambda: torch.cuda.get_device_properties(device))
     interpreter.variables["CUDA_MADE_UP"], uuid = named
     return interpreter, f"cuda:{uuid}"
@@ -340,5 +339,5 @@ def device_of_a_worker(device: str) -> str:
     # For a MIG slice, torch reports the UUID of the whole GPU. A worker with that UUID could run on another slice.
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if " MIG " in properties.name and first.startswith("MIG-"):
-        return f"cuda:{first}"  # a process sees one slice only, the first in the list
+        return f"cuda:{first}"  # a process sees only the first slice in the list
     return f"cuda:GPU-{properties.uuid}"

@@ -1,8 +1,8 @@
 """Computes the key of a captured graph (*program*), and its components.
 
-The key is the SHA-256 of the format versions and the program's bytes, section by section. These bytes are all that the
-worker sees, so equal keys mean equal compiles. An artifact's manifest stores the components, so that cli/nearest.py can
-find the graph nearest to a miss without reading every graph.
+The key is the SHA-256 of the format versions and the program's sections. A worker gets nothing else, so equal keys mean
+equal compiles. An artifact's manifest stores the components, so cli/nearest.py finds the graph nearest to a miss
+without reading every graph.
 
 This file needs no torch, because the command line reads programs too.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The sections that a key hashes, in this order. capture.py describes their content.
 SECTIONS: tuple[Section, ...] = ("graph", "inputs", "modes", "configs", "environment")
 
-# Raise this number if the meaning of a program's bytes changes, or if a worker compiles them to something else.
+# Raise this number if a program's bytes change in meaning, or if a worker compiles them differently.
 SCHEMA = 3
 # These sections are stored as text up to this size (characters). The other sections are stored as digests.
 _READABLE = ("inputs", "modes", "environment")
@@ -34,14 +34,14 @@ def key(sections: Mapping[str, str]) -> str:
     state = hashlib.sha256(f"precompiled schema {SCHEMA} format {FORMAT}\n".encode())
     for name in SECTIONS:
         text = sections[name].encode()
-        # The length keeps the end of a section distinct from the begin of the next one.
+        # The length separates a section from the next.
         state.update(f"{name} {len(text)}\n".encode())
         state.update(text)
     return state.hexdigest()
 
 
 def components(program_bytes: bytes) -> dict[str, str]:
-    """The parts of the key, by section: as text if readable, else as a digest."""
+    """The key's components by section: short sections as text, others as digests."""
     return components_of(json.loads(program_bytes))
 
 

@@ -1,8 +1,8 @@
 """Shows a captured graph in words, for `precompiled cache show` and for graph/difference.py.
 
-This file uses only plain data (graph_codec.py, input_metadata.py), because the command line imports no torch. An
-operation is called ``%3``, by its position in its graph. Data that is not a captured graph raises TypeError,
-ValueError, KeyError, IndexError or AttributeError.
+This file uses plain data (graph_codec.py, input_metadata.py), because the command line imports no torch. ``%3`` is the
+operation at position 3 of its graph. Data that is not a captured graph raises TypeError, ValueError, KeyError,
+IndexError or AttributeError.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, ProgramData
 
 
-# The functions of this file raise these errors for data that is not a captured graph, such as the graph of a failure
-# record that did not decode.
+# The errors that data without a captured graph raises, such as a failure record's graph that did not decode.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")
@@ -33,7 +32,7 @@ class Place:
 
     @property
     def short(self) -> str:
-        """``train.py:31``, or ``line 4 of a cell`` in a notebook, whose cells have file names made from their text."""
+        """``train.py:31``, or ``line 4 of a cell`` in a notebook."""
         if "/ipykernel_" in self.file:
             return f"line {self.line} of a cell"
         return f"{self.file.rpartition('/')[2]}:{self.line}"
@@ -76,7 +75,7 @@ def operations(program: ProgramData) -> list[Operation]:
 
 
 def place(program: ProgramData, graph: int, node: int) -> Place | None:
-    """The source line of a node, or None if it was not sent or is malformed (the key does not cover it)."""
+    """The source line of a node, or None if the client sent none or a malformed one (the key does not cover it)."""
     try:
         numbers = program["about"]["nodes"][graph]
         if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:
@@ -115,7 +114,7 @@ def cpu_flags(program: ProgramData) -> set[str]:
 
 
 def symbols(program: ProgramData) -> dict[str, str]:
-    """Map each symbolic size that is a dimension of an input to its meaning, such as ``s0`` to ``x, dimension 1``."""
+    """Map each symbolic size that is a dimension of an input to this dimension: ``s0`` to ``x, dimension 1``."""
     found: dict[str, str] = {}
     for position, item in enumerate(program["inputs"]["args"]):
         name = input_name(program, position) or f"input {position}"
@@ -126,7 +125,7 @@ def symbols(program: ProgramData) -> dict[str, str]:
 
 
 def input_name(program: ProgramData, position: int) -> str:
-    """The program's name of an input, or Dynamo's name if the program has none. "" if the name was not sent."""
+    """The program's name of an input, or Dynamo's name if the program has none. "" if the client sent no name."""
     try:
         return str(program["about"]["inputs"][position])
     except NOT_A_PROGRAM:
@@ -150,7 +149,7 @@ def operation(node: list[Any]) -> str:
         before = f"{shown.pop(0)}.{before}"
     shown += [f"{name}={argument(value)}" for name, value in kwargs]
     if node[0] == "f" and node[1][0] == "kernel":
-        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # constants of a user's Triton kernel
+        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # constants of the user's Triton kernel
     return f"{before}({', '.join(shown)})" + "".join(f", annotated {argument(item)}" for item in annotations)
 
 
@@ -241,7 +240,7 @@ def sizes(values: list[Any]) -> str:
 
 
 def tensor(item: InputData) -> str:
-    """Describe an input on one line, without properties that most inputs share."""
+    """Describe an input on one line, without properties that most inputs have."""
     if "size" in item:
         return f"a size, {size(item['size'])}"
     if "opaque" in item:

@@ -1,4 +1,4 @@
-"""Describes the modes of a captured graph (ambient_modes.py) in words: the calls that set a mode, and its parts."""
+"""Describes the modes of a captured graph (ambient_modes.py): the calls that set a mode, and its parts."""
 
 from __future__ import annotations
 

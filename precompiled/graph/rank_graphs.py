@@ -1,4 +1,4 @@
-"""Derives the captured graphs of other ranks from one rank's (torch_internals/ranks/rank_dependence.py).
+"""Derives other ranks' captured graphs from one rank's graph (torch_internals/ranks/rank_dependence.py).
 
 The graphs of ranks that use the same device meshes differ only in the rank's coordinates in the meshes. This file needs
 no torch.
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
-    """Map the key of each program (captured graph) that another rank of the same meshes sends to the program's bytes.
+    """Return the programs (captured graphs) of the other ranks of the same meshes: a dict from key to bytes.
 
-    Covers the ranks that are in each of the meshes. Empty if the shards have different sizes. ``own``: the key of
+    Covers ranks that are in all of the meshes. Empty if the shards have different sizes. ``own``: the key of
     ``program_bytes``.
     """
     program: ProgramData = json.loads(program_bytes)

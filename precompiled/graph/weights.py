@@ -1,10 +1,10 @@
-"""Handles weights that Inductor puts into the code (``freezing``). The key covers their content; a job contains them.
+"""Handles frozen weights, which Inductor puts into the code. The key has their digests, a job their content.
 
-Dynamo leaves the weights on the module of its graph. This project turns them into the graph's last inputs
-(torch_internals/client/graph_attributes.py). Compiled code is valid for their values only, so each weight is described
-by a digest of its content. A job has the bytes of all weights, in order, after the program (job.py).
+Dynamo leaves the weights on the graph's module. This project turns them into the graph's last inputs
+(torch_internals/client/graph_attributes.py). Compiled code is valid only for their values, so the digest of each
+weight's content describes it. A job has the bytes of all weights, in order, after the program (job.py).
 
-The content is checked again when the weights are sent, and before compiled code serves a call. A digest also detects
+The client compares the digests before it sends the weights, and before compiled code serves a call. Digests detect
 changes that torch does not count (``parameter.data.copy_(...)``).
 """
 
@@ -49,7 +49,7 @@ class Weights:
 
 
 def capture_weights(tensors: Sequence[torch.Tensor], described: Sequence[InputData]) -> Weights:
-    """Capture these tensors, and add digests to their descriptions. Raises Bypass for a tensor that is not plain."""
+    """Capture these tensors, and add their digests to ``described``. Raises Bypass for a tensor that is not plain."""
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
             raise Bypass("a weight to be frozen is not a plain tensor", "Leave `freezing` off", code="freezing")
