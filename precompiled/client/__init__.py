@@ -1,1 +1,1 @@
-"""Serves a user's process: looks up its graphs, submits misses, awaits the artifacts, and swaps compiled code in."""
+"""Serves a process's graphs: looks up, submits and awaits artifacts, and swaps compiled code in."""

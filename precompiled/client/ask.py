@@ -47,7 +47,7 @@ def _connected(settings: Settings, until: float) -> Link:
                 link.receive()
             if link.up:
                 return link
-            link.abandon()  # the daemon has no room for this client, or is stopping
+            link.abandon()  # the daemon has no room for a further client, or is stopping
         if time.monotonic() + RETRY_S >= until:
             raise DaemonError(
                 f"the daemon on {path} accepts no connection", "Read its log, or restart it", code="no-reply"
@@ -58,8 +58,8 @@ def _connected(settings: Settings, until: float) -> Link:
 def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
     """Send a request and wait for the daemon's reply, for at most ``timeout_s`` seconds.
 
-    Raises DaemonError: code "no-daemon" if no daemon listens, "no-reply" if the daemon does not answer, else the code
-    of the daemon's refusal.
+    Raises DaemonError with the code "no-daemon" (no daemon listens), "no-reply" (it does not answer) or the code of its
+    refusal.
     """
     import_messages()
     from precompiled import wire
@@ -81,7 +81,7 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
 
 
 def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """Send messages from this thread, within LINGER_S. Messages that cannot be sent in that time are dropped."""
+    """Send messages from this thread. After LINGER_S, the rest is dropped."""
     until = time.monotonic() + LINGER_S
     try:
         import_messages()

@@ -1,6 +1,4 @@
-"""Defines the data of a graph that runs eager until its artifact arrives, and the part of the session that such graphs
-use.
-"""
+"""Defines the data of an awaited graph, which runs eager until its artifact arrives."""
 
 from __future__ import annotations
 
@@ -53,31 +51,31 @@ class Awaited:
     calls: GraphCalls
     program: SerializedGraph
     hints: list[int]  # the sizes that the awaited variant must serve
-    swap: Swap  # the state of the graph, or a separate state for a further variant
+    swap: Swap  # the state of the graph, or of a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    # Compiles in process. Returns the callable and the guards on its sizes.
+    # Compiles in process, and returns the callable and the guards on its sizes.
     compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
     id: str
     since: float = field(default_factory=time.monotonic)
     submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
     done: threading.Event = field(default_factory=threading.Event)
-    answered: bool = False  # the daemon said that the key is published
+    answered: bool = False  # the daemon has reported that the key is published
     compiled_here: bool = False  # the graph was compiled in process instead
     compiling: threading.RLock = field(default_factory=threading.RLock)  # held during the compile in process
     waited_for: bool = False  # a call of the program waits for the artifact
-    threads: int = 0  # OpenMP threads that its eager calls use on the CPU
+    threads: int = 0  # OpenMP threads of its eager calls on the CPU
     waited_s: float = 0.0  # the sum of the program's finished waits
-    waits_since: float | None = None  # time.monotonic() at the start of the wait under way
+    waits_since: float | None = None  # time.monotonic() at the start of the present wait
 
     def waited(self) -> float:
-        """The seconds for which the program has been blocked by this graph."""
+        """The seconds for which the program has waited for this graph."""
         since = self.waits_since
         return self.waited_s + (time.monotonic() - since if since is not None else 0.0)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in the block as time that the program waits. If several threads wait, the time counts once."""
+        """Count the time in the block as a wait of the program. If several threads wait, the time counts once."""
         if self.waits_since is not None:
             yield
             return

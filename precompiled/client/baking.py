@@ -1,9 +1,8 @@
-"""Reports when the steps of a process are done and its results are stored. For processes that
-`precompiled bake --steps N` runs.
+"""In a process of `precompiled bake --steps N`: reports when its steps are done and its results are stored.
 
 ``PRECOMPILED_BAKING=<N>:<directory>``. The process creates the file ``<pid>`` in the directory when it has its first
-graph, and ``<pid>.done`` after N calls of its most-called graph. Calls are counted instead of optimizer steps, because
-a hook on the optimizer would change what a trace reads.
+graph, and ``<pid>.done`` after N calls of its most-called graph. Optimizer steps are not counted, because a hook on the
+optimizer would change what Dynamo reads in a trace.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FLUSH_S = 60.0
 
 
 def begin(session: SessionProtocol) -> None:
-    """Start the reporting thread if `precompiled bake` runs this process. Called when this process gets a session."""
+    """Start the reporting thread if `precompiled bake` runs this process. Call this once the process has a session."""
     described = os.environ.get(VARIABLE)
     if described:
         steps, _, directory = described.partition(":")
@@ -46,4 +45,4 @@ def _follow(session: SessionProtocol, steps: int, directory: Path) -> None:
         session.flush(FLUSH_S)
         (directory / f"{os.getpid()}.done").touch()
     except OSError:
-        pass  # the directory was removed, so no process waits for the file
+        pass  # `precompiled bake` has removed the directory and waits no longer

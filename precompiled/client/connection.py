@@ -1,16 +1,16 @@
-"""Connects the client to the daemon: hands graphs over without blocking a thread of the program.
+"""Connects the client to the daemon, and sends graphs without blocking a thread of the program.
 
-This module imports quickly: msgspec, whose import takes 20 ms, is imported for the first message, in the thread that
-sends it (client/daemon_link.py).
+This module imports quickly. The first message imports msgspec, which takes 20 ms, in the thread that sends it
+(client/daemon_link.py).
 
 ::
 
     any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
                                              submits: id -> message, graph, state
 
-The connection keeps each submit message, with its graph, until ``forget``. A daemon that is killed loses its queue, so
-the connection sends all these messages to the next daemon. A repeated message is harmless: its id joins the same job,
-or the daemon finds the published artifact.
+The connection keeps each submit message, with its graph, until ``forget``. A killed daemon loses its queue, so the
+connection sends these messages to the next daemon. A repeated message is harmless: its id joins the same job, or the
+daemon finds the published artifact.
 
 Per submit::
 
@@ -18,9 +18,8 @@ Per submit::
       ^                |--busy, later-----|---> unsent
       '---- the connection is lost, or the daemon stops ----'      rejected: on_reply is called, and it is gone
 
-A fork's child closes its copy of the parent's socket, and starts a connection of its own without submits. A program may
-close descriptors that belong to this connection and reuse their numbers (core/sockets.py). The connection then opens
-new descriptors.
+A fork's child closes its copy of the parent's socket, and starts its own connection without submits. If a program
+closes this connection's descriptors and reuses their numbers (core/sockets.py), the connection opens new descriptors.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ log = logging.getLogger("precompiled.client.connection")
 
 IDLE_S = 2.0  # the thread ends after this many seconds without work
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # seconds between two attempts to connect to a daemon
-STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # seconds between two starts of a daemon by this process
-REVIVAL_MIN_S = 1.0  # seconds between two threads that ensure_running starts; doubles up to STARTS_MAX_S
+STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # seconds between two starts of daemons
+REVIVAL_MIN_S = 1.0  # seconds between two threads of ensure_running; doubles up to STARTS_MAX_S
 MAX_TALLIES = 200
 EXPECTED_S = 10.0  # how long an Expect stays valid while the daemon starts
-MAX_LOST = 5  # a graph is rejected after this many connections have broken between its sending and the reply
+MAX_LOST = 5  # a graph is rejected if this many connections broke before its reply
 
 OnReply = Callable[["wire.DaemonMessage"], None]
 
@@ -83,7 +82,7 @@ class _Submit:
 
 
 class DaemonConnection:
-    """This process's connection to the daemon. Thread-safe; only ``flush`` and ``close`` block."""
+    """This process's connection to the daemon. Thread-safe. Only ``flush`` and ``close`` block."""
 
     _expected: tuple[wire.Expect, float] | None  # the message, and the time at which it expires
     _link: Link | None = None
@@ -96,11 +95,11 @@ class DaemonConnection:
         _connections.add(self)
 
     def submit(self, message: wire.Submit, blob: bytes, on_reply: OnReply) -> None:
-        """Hand over a graph. ``on_reply`` is called in the I/O thread with each Accepted, Busy and Rejected about it.
+        """Submit a graph. The I/O thread calls ``on_reply`` with each Accepted, Busy and Rejected about the graph.
 
-        The submit is sent again until ``forget``: after Busy, and to the next daemon if the connection is lost. A
-        Rejected reply ends the submit. One code is an exception: after "stopping", ``on_reply`` is not called, and the
-        submit waits for the next daemon.
+        Until ``forget``, the I/O thread repeats the submit after Busy, and sends it to the next daemon if the
+        connection is lost. A Rejected reply ends the submit, except for the code "stopping": then the submit waits for
+        the next daemon, and ``on_reply`` is not called.
         """
         with self._changed:
             self._submits[message.id] = _Submit(message, blob, on_reply)
@@ -114,7 +113,7 @@ class DaemonConnection:
             self._poke()
 
     def tally(self, message: wire.Tally) -> None:
-        """Send counts to the daemon, best effort: without a daemon they are dropped."""
+        """Send counts to the daemon, best effort. Without a daemon, drop the counts."""
         with self._changed:
             if len(self._tallies) < MAX_TALLIES:
                 self._tallies.append(message)
@@ -122,11 +121,11 @@ class DaemonConnection:
             left = list(self._tallies) if self._thread is None else []
             if left:
                 self._tallies.clear()
-        if left:  # no thread could be started; from Python 3.12 on, none can be started at exit
+        if left:  # no thread can start; since Python 3.12, this is always so at exit
             send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
-        """Announce to the daemon, which may still be starting, that a graph is being traced. A submit drops the
+        """Announce to the daemon that Dynamo traces a graph. The daemon may still be starting. A submit drops the
         announcement.
         """
         with self._changed:
@@ -136,17 +135,14 @@ class DaemonConnection:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s`` seconds.
 
-        Returns false at once if no thread can be started to send them. From Python 3.12 on, no thread can be started
-        at exit.
+        Returns false at once if no thread can start to send them. Since Python 3.12, no thread can start at exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
             return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the I/O thread. Submits that are not accepted are dropped. A half-sent message has LINGER_S to be
-        completed.
-        """
+        """End the I/O thread. Drops submits that are not accepted. Completes a half-sent message within LINGER_S."""
         with self._changed:
             thread = self._thread
             self._closing = True
@@ -159,8 +155,8 @@ class DaemonConnection:
             thread.join(timeout_s)
 
     def reset_after_fork(self) -> None:
-        """Replace all state without using the old state: a thread of the parent may hold its locks, and the socket
-        belongs to the parent.
+        """Replace all state, and do not use the old state: a thread of the parent may hold the locks, and the socket is
+        the parent's.
         """
         if self._link is not None:
             self._link.abandon()
@@ -182,19 +178,18 @@ class DaemonConnection:
         self._revival_pause = REVIVAL_MIN_S
 
     def alone_s(self) -> float:
-        """The seconds for which this process has had submits but no daemon that accepts or answers them; else 0."""
+        """For how many seconds no daemon has accepted or answered this process's submits. 0 without submits."""
         since = self._alone_since
         return 0.0 if since is None else time.monotonic() - since
 
     def was_stopped_on_request(self) -> bool:
-        """Whether the daemon was stopped on request and no other daemon runs. Then this process starts no daemon."""
+        """Whether a user stopped the daemon and no other runs. Then this process starts no daemon."""
         return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
-        """If there are submits, restart an I/O thread that broke down or could not be started.
+        """Start an I/O thread if there are submits and the last thread broke down or could not start.
 
-        This method is cheap enough to be called every second. Besides this method, only the next submit starts the
-        thread again. The pauses between attempts grow.
+        You may call this method every second: it costs little, and the pauses between its attempts grow.
         """
         if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:
@@ -209,7 +204,7 @@ class DaemonConnection:
         return not self._tallies and all(submit.state == "accepted" for submit in self._submits.values())
 
     def _wake(self) -> None:
-        """Wake or start the I/O thread. The caller holds the lock."""
+        """Wake the I/O thread, or start one. The caller holds the lock."""
         if self._closing:
             return
         if self._thread is None:
@@ -230,7 +225,7 @@ class DaemonConnection:
             self._waker.wake()
 
     def _open_waker(self) -> sockets.Waker:
-        """Return the waker, opened again if the program closed it. The caller holds the lock. Raises OSError."""
+        """Return the waker, or a new waker if the program closed it. The caller holds the lock. Raises OSError."""
         if self._waker is None or not self._waker.is_open():
             if self._waker is not None:
                 self._waker.close()
@@ -255,10 +250,10 @@ class DaemonConnection:
             link.close()
 
     def _retire(self) -> Link | None:
-        """End this thread's role; the next submit starts another thread. The caller holds the lock.
+        """End this thread's role: the next submit starts a new thread. The caller holds the lock.
 
-        Returns the link. The thread closes the link after it has released the lock, because closing takes time and the
-        next thread may need the lock.
+        Returns the link. The thread closes the link without the lock, because closing takes time and the next thread
+        may need the lock.
         """
         self._thread = None
         link, self._link = self._link, None
@@ -305,7 +300,7 @@ class DaemonConnection:
                 was_up = self._link.up
                 replies = self._link.receive()
                 if self._link.up and not was_up:
-                    self._daemon_was_stopped = False  # not earlier: a stopping daemon still accepts connections
+                    self._daemon_was_stopped = False  # not at the connect, which a stopping daemon accepts
                 for reply in replies:
                     self._replied(reply)
                 if self._link.is_lost(time.monotonic()):
@@ -345,9 +340,7 @@ class DaemonConnection:
         return False
 
     def _start_daemon(self) -> None:
-        """Start a daemon if none runs. The pauses between starts grow. A daemon that was stopped on request is not
-        restarted.
-        """
+        """Start a daemon if none runs, unless a user stopped the daemon. The pauses between starts grow."""
         settings = self._settings
         if not settings.starts_daemon or self._daemon_was_stopped:
             return
@@ -361,7 +354,7 @@ class DaemonConnection:
         now = time.monotonic()
         if now < self._next_start:
             return
-        with forking.held():  # a fork during an import would leave the child with a locked import
+        with forking.held():  # no fork may happen during an import
             from precompiled.client.start import Starting
 
         self._next_start = now + self._start_pause
@@ -375,12 +368,12 @@ class DaemonConnection:
         assert self._link is not None
         with self._changed:
             due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
-            # The Submit messages of graphs for which a call of the program waits come first, as in the daemon's queue.
+            # Graphs for which a call of the program waits come first, as in the daemon's queue.
             due.sort(key=lambda submit: not submit.message.waiting)
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
             if size > limit or submit.lost >= MAX_LOST:
-                # Reject the graph in this process, because the daemon would close the connection without a reply.
+                # Reject the graph here, because the daemon would close the connection without a reply.
                 what = f"the graph has {size} bytes, over the limit of {limit}"
                 if size <= limit:
                     what = (
@@ -397,7 +390,7 @@ class DaemonConnection:
                 )
                 continue
             if not self._link.send(submit.message, submit.blob):
-                return  # an earlier message is unsent: the next round sends the rest
+                return  # the link still sends an earlier message; the next round sends the rest
             with self._changed:
                 if submit.state == "unsent":
                     submit.state = "sent"
@@ -421,7 +414,7 @@ class DaemonConnection:
             if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
                 if isinstance(reply, wire.Rejected) and not reply.id:
                     # The daemon could not read the id, for example because its protocol version differs. So the reply
-                    # applies to every submit that was sent.
+                    # is for every sent submit.
                     found = [p for p in self._submits.values() if p.state == "sent"]
                 else:
                     found = [p for p in [self._submits.get(reply.id)] if p is not None]
@@ -433,7 +426,7 @@ class DaemonConnection:
                         submit.state = "unsent"
                         submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
                     elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is stopping
-                        self._daemon_was_stopped = True  # on request, so this process starts no other daemon
+                        self._daemon_was_stopped = True  # by a user, so this process starts no daemon
                         submit.state = "unsent"
                         submit.due = now + RETRY_MAX_S
                         continue
@@ -455,5 +448,5 @@ class DaemonConnection:
             for submit in self._submits.values():
                 if submit.state == "sent" and len(submit.blob) > 1 << 20:
                     submit.lost += 1
-                # Accepted Submit messages are sent again, too, because the daemon's queue is lost with the link.
+                # Accepted Submit messages are repeated, because the daemon may have lost its queue.
                 submit.state = "unsent"

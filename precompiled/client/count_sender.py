@@ -1,7 +1,6 @@
 """Sends a process's counts to the daemon a moment after the last change.
 
-Counts are not sent at exit alone, because a process that a signal ends runs no exit hooks. A server whose graphs are
-all cache hits, for example, changes its counts only at its start.
+The exit is too late, because a process that a signal ends runs no exit hooks.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-# The counts are sent after this many seconds without a change: a program's first calls change them many times.
+# The thread sends counts after this many seconds without a change, because a program's first calls change them often.
 QUIET_S = 1.0
 
 
 class CountSender:
-    """Calls ``send`` in a thread that lives only while counts change. Thread-safe; ``changed`` never blocks."""
+    """Calls ``send`` in a thread that ends once the counts are sent. Thread-safe; ``changed`` never blocks."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         self._send = send

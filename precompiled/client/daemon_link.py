@@ -1,7 +1,7 @@
 """Speaks ZeroMQ's wire format over one connection to one daemon, and tests whether a daemon listens.
 
-This module and ``daemon_reachable`` import quickly. msgspec, whose import takes 20 ms, is imported for the first
-message, in the thread that sends it.
+This module and ``daemon_reachable`` import quickly. The first message imports msgspec, which takes 20 ms, in the thread
+that sends it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.client.connection")
 
 CONNECT_TIMEOUT_S = 1.0
-HANDSHAKE_TIMEOUT_S = 5.0  # seconds; a daemon that is stopping still accepts connections, but sends nothing
-# After this many seconds of silence while a reply is due, the client checks whether the daemon still works
+HANDSHAKE_TIMEOUT_S = 5.0  # seconds; a stopping daemon accepts connections, but sends nothing
+# If a reply is due and the daemon sends nothing for this many seconds, the client sends a status request
 ASK_S = 30.0
-ANSWER_S = 5.0  # a working daemon answers that check within this many seconds
+ANSWER_S = 5.0  # a working daemon answers the status request within this many seconds
 LINGER_S = 1.0  # seconds at close for a message that the daemon has begun to read
 CHUNK_BYTES = 1 << 18  # the size of one read
 
 
 def daemon_reachable(settings: Settings) -> bool:
-    """Whether a daemon of this user or of root listens on the socket. The check is one connect, which takes a few
-    microseconds. Never raises.
+    """Whether a daemon of this user or of root listens on the socket. The check is one connect (a few microseconds).
+    Never raises.
 
-    Another user's daemon does not count: this process would send it graphs, frozen weights and environment variables.
+    A different user's daemon does not count: it would receive graphs, frozen weights and environment variables.
     """
     try:
         connect(settings).close()
@@ -48,7 +48,7 @@ def daemon_reachable(settings: Settings) -> bool:
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether ``connect`` failed because the daemon is busy (its backlog is full) and not because it is absent."""
+    """Whether ``connect`` failed because a daemon's backlog is full, and not because no daemon listens."""
     return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
 
 
@@ -64,7 +64,7 @@ def listener(settings: Settings) -> kernel.Peer | None:
 def connect(settings: Settings) -> socket.socket:
     """Connect to a daemon of this user or of root.
 
-    Raises OSError, and ConfigError if no socket can have this path.
+    Raises OSError, or ConfigError if no socket can have this path.
     """
     sock = _connected(settings)
     try:
@@ -80,7 +80,7 @@ def _is_trusted(uid: int) -> bool:
     if uid in (os.geteuid(), 0):
         return True
     try:
-        # In a container with a user namespace, the host's root appears as the overflow user.
+        # In a user namespace of a container, the host's root appears as the overflow user.
         with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as mapped:
             return uid == int(overflow.read()) and mapped.read().split() != ["0", "0", "4294967295"]
     except (OSError, ValueError) as error:
@@ -107,7 +107,7 @@ def import_messages() -> None:
 
 
 def _decode(frames: list[bytes]) -> wire.DaemonMessage:
-    """Decode a reply. A reply of another version becomes the Rejected message that all versions share."""
+    """Decode a reply. A reply of a different protocol version becomes a Rejected, whose form all versions share."""
     from precompiled import wire
 
     skewed = wire.Rejected(
@@ -118,7 +118,7 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
     if len(frames) < 2:
         return skewed
     try:
-        # Replies to status and stats may be long. The daemon is trusted, so their size has no limit.
+        # Replies to status and stats may be long, and the client trusts the daemon, so they have no limit.
         reply: wire.DaemonMessage = wire.decode(frames[1], wire.DaemonMessage, limit=len(frames[1]))
     except WireError:
         return skewed
@@ -126,7 +126,7 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
 
 
 class Link:
-    """One connection to one daemon. After a loss, the caller makes a new Link, which repeats no unsent messages."""
+    """One connection to one daemon. After a loss, the caller makes a new Link and repeats unsent messages."""
 
     def __init__(self, settings: Settings) -> None:
         """Connect. Raises what ``connect`` raises."""
@@ -145,13 +145,15 @@ class Link:
         return self._reader.ready
 
     def wait(self, timeout_s: float, waker: sockets.Waker | None = None) -> None:
-        """Wait until the daemon sends data or accepts more, the connection ends, or ``waker`` is used."""
+        """Wait until the daemon sends data or accepts more, the connection ends, or another thread wakes ``waker``."""
         wakers = [] if waker is None else [waker]
         sockets.wait([self._socket, *wakers], [self._socket] if self._outgoing.waiting else [], timeout_s)
         self._outgoing.flush()
 
     def send(self, message: wire.ClientMessage, blob: bytes | None = None) -> bool:
-        """Send a message, as fast as the daemon reads. Returns false while an earlier message is unsent."""
+        """Send a message as fast as the daemon reads. Returns false, and sends nothing, while an earlier message is
+        unsent.
+        """
         from precompiled import wire
 
         if not self.up or self._outgoing.waiting or self._outgoing.closed:
@@ -187,13 +189,12 @@ class Link:
     def silent_since(self, now: float) -> float | None:
         """Return the time since which the daemon has failed to answer, or None. Called while a reply is due.
 
-        After a long silence the client sends a status request, since a daemon that hangs or was stopped by a signal
-        keeps its connections.
+        After a long silence the client sends a status request, because a daemon that hangs keeps its connections.
         """
         if self._asked is None and now - self._heard > ASK_S:
             from precompiled import wire
 
-            # If a message is still unsent, no request is sent: the silence itself shows that the daemon hangs
+            # While an earlier message is unsent, ``send`` sends nothing, and the silence shows that the daemon hangs
             self.send(wire.Status())
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None
@@ -202,7 +203,7 @@ class Link:
         return self._outgoing.closed or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Close the connection, after sending the rest of an unsent message for LINGER_S at most."""
+        """Send the rest of an unsent message within LINGER_S, then close the connection."""
         until = time.monotonic() + LINGER_S
         while self.up and self._outgoing.wants_write and (left := until - time.monotonic()) > 0:
             sockets.wait([], [self._socket], left)
@@ -210,5 +211,5 @@ class Link:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close this process's descriptor and send nothing, for a fork's child: the parent keeps the connection."""
+        """For a fork's child: close this process's descriptor and send nothing. The parent keeps the connection."""
         self._socket.close()

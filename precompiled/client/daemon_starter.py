@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from precompiled.client.start import Starting
     from precompiled.core.config import Settings
 
-# The first graph waits this many seconds for the daemon that this process starts. Capture and lookup go on meanwhile.
+# The first graph waits this many seconds for the daemon that this process starts.
 START_S = 10.0
 
 
@@ -33,7 +33,7 @@ class DaemonStarter:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Start a daemon if none runs, without waiting for it. The graph is captured and looked up meanwhile."""
+        """Start a daemon if none runs. Do not wait: meanwhile the client captures the graph and looks it up."""
         if self._without_daemon is not None or not self._settings().starts_daemon or daemon_reachable(self._settings()):
             return
         if self._connection.was_stopped_on_request():
@@ -58,26 +58,26 @@ class DaemonStarter:
         try:
             interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
         except PrecompiledError:
-            return  # the capture of the graph reports the same error
+            return  # the graph's capture reports this error
         self._connection.expect(wire.Expect(interpreter, device))
 
     def problem(self) -> DaemonError | None:
         """Return None if a daemon runs, else the reason why no daemon runs.
 
-        This method starts a daemon at most once per process, because a program must not retry for every graph. If a
-        daemon appears later, it serves the graphs that follow. ``connection.py`` restarts a daemon that has died.
+        This method starts a daemon at most once per process, so that a program does not retry for every graph. A daemon
+        that starts later serves later graphs. ``connection.py`` restarts a daemon that died.
         """
         if daemon_reachable(self._settings()):
             return None
         if self._without_daemon is not None:
             return self._without_daemon
         if self._connection.was_stopped_on_request():
-            # The error is not kept in ``_without_daemon``: another daemon may be running when the next graph comes.
+            # ``_without_daemon`` stays unset, because a daemon may run when the next graph comes.
             return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
         if self._starting is not None:
             outcome = self._starting.result(START_S)
             if outcome.runs:
-                return None  # if that daemon has ended since, the connection starts a new one
+                return None  # if that daemon has ended, the connection starts a new daemon
             problem = outcome.error()
         else:
             said = f"no daemon listens in {self._settings().runtime_dir}, and starting one is switched off"
@@ -86,6 +86,6 @@ class DaemonStarter:
         return problem
 
     def after_fork(self) -> None:
-        """In a fork's child, forget a start that is under way, because that start belongs to the parent."""
+        """In a fork's child, forget a pending start, which is the parent's."""
         self._lock = threading.Lock()
         self._starting = None

@@ -1,13 +1,13 @@
 """Defines the callable that Dynamo keeps for a graph: it runs eager until the artifact arrives, then compiled.
 
-- An artifact without guards serves every call: the swap replaces one reference, and calls make no check.
-- With guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and a variant for
-  its sizes is submitted.
+- An artifact without guards serves every call. The swap replaces one reference, and calls check nothing.
+- If an artifact has guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and
+  submits a variant for its sizes.
 - While an eager run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
-- Some calls must run compiled, so they wait for the artifact: the calls of a graph that must not run eager, and the
-  second of two calls that must draw the same random numbers if the first one ran compiled (stand_in.py).
-- If an eager run raises, the call waits for compiled code, and the graph does not run eager any more. The reason: for
-  some operators, types and values, torch generates code but has no eager kernel.
+- All calls of some graphs must run compiled, so they wait for the artifact (stand_in.py). If two calls must draw the
+  same random numbers and the first ran compiled, the second waits too.
+- If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
+  types and values, torch generates code but has no eager kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.torch_internals.client import profiler_ranges
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
-# The most variants that a process submits for one graph: a loop whose sizes always change must not fill the queue.
+# How many variants a process submits for one graph: a loop whose sizes always change must not fill the queue.
 MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "the artifact is loaded; it awaits the end of a checkpoint in which the graph ran eager"
 
@@ -35,32 +35,31 @@ class EagerRunner(Protocol):
         """Returns the graph's outputs."""
 
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
-        """Whether a checkpoint computes this call twice and expects the same result.
+        """Determine whether a checkpoint runs this call twice and expects the same result.
 
-        Returns the call's keeper (safe_points.py; None if the call is not repeated), and whether this call is the
-        second run.
+        Returns the call's keeper (safe_points.py; None if the call runs once), and whether this is the second run.
         """
 
     def must_not_mix(self, args: Sequence[object]) -> bool:
-        """Whether this call and another one must draw the same random numbers. Then both must run eager or both
-        compiled, because eager and compiled code draw different numbers.
+        """Whether this call and another call must draw the same random numbers. Eager and compiled code draw different
+        numbers, so both must run eager, or both compiled.
         """
 
     def looks_for_nan(self, args: Sequence[object]) -> bool:
         """Whether autograd checks the gradients of each operator for NaN in this call.
 
-        The call then waits for compiled code, which autograd checks as one operator.
+        Such a call waits for compiled code, which autograd checks as one operator.
         """
 
     def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
         """Prepare a run. Returns a function that undoes the run after an exception.
 
-        The returned function takes the exception. It returns false if the run cannot be undone.
+        That function takes the exception, and returns false if it cannot undo the run.
         """
 
 
 class Dispatch:
-    """Serves the calls of one graph. Dynamo gets ``call``; ``serve_with`` swaps in compiled code, from any thread."""
+    """Serves the calls of one graph. Dynamo gets ``call``. Any thread may swap in compiled code by ``serve_with``."""
 
     def __init__(
         self,
@@ -78,15 +77,15 @@ class Dispatch:
     ) -> None:
         """Make the eager state of a graph.
 
-        - ``is_capturing``: whether a CUDA graph is being captured. Code must not run for the first time in a capture,
-          since its first run loads and measures kernels.
-        - ``safe_point``: the safe point of the function to which the graph belongs
-        - ``waits``: the graph must not run eager, so a call that no artifact serves waits for an artifact
-        - ``stays_eager``: artifacts are recorded, but calls run eager (session.py)
-        - ``without_a_job``: called with the values of the size inputs if a call that must wait has no job to wait for.
-          This function may set what the call waits for. If the function raises, the call raises.
-        - ``raised``: called with the error and false after an eager run has raised, before its call waits for
-          compiled code; called again with true once compiled code has served the call
+        - ``is_capturing``: returns whether CUDA captures a graph. Code must not run for the first time in a capture,
+          because its first run loads and measures kernels.
+        - ``safe_point``: the safe point of the graph's function
+        - ``waits``: whether the graph must not run eager, so that calls wait for an artifact
+        - ``stays_eager``: whether calls run eager even with an artifact (session.py)
+        - ``without_a_job``: called with the values of the size inputs if a call must wait and has no job. The function
+          may add to ``awaits``. If it raises, the call raises.
+        - ``raised``: called with an eager run's error and false before the call waits for compiled code, and with true
+          once compiled code has served the call
         """
         self._calls = calls
         self._eager = eager
@@ -98,14 +97,14 @@ class Dispatch:
         self._without_a_job = without_a_job
         self._raised = raised
         self._is_capturing = is_capturing
-        self._variants: list[tuple[Check, Compiled]] = []  # serve calls; the list only grows
-        # The variants, and the artifacts that are loaded but await a safe point.
+        self._variants: list[tuple[Check, Compiled]] = []  # the variants that serve calls; the list only grows
+        # The variants, and loaded code that awaits a safe point.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._requested: set[tuple[int, ...]] = set()
         # Maps values of the size inputs to a function that waits until their artifact is loaded or has failed.
-        # Submitter.submit_and_await and Submitter.without_a_job add items.
+        # Submitter adds the items.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
-        # Maps values of the size inputs to an action that the next call with these values runs first.
+        # Maps values of the size inputs to an action that runs before the next call with these values.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
 
         flipped: Compiled | None = None
@@ -142,20 +141,20 @@ class Dispatch:
 
         self.call = call
         self._flip = flip
-        # Run ``action`` before the next call. A fork's child uses this to await the artifact only if it calls the
-        # graph. With ``in_captures`` false, calls in a CUDA graph capture do not count.
+        # Run ``action`` before the next call. By this method a fork's child awaits an artifact only if it calls the
+        # graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
         self.before_next_call = before_next_call
 
     def before_call_with(self, sizes: list[int], action: Callable[[], None]) -> None:
-        """Run ``action`` before the next call, outside CUDA graph captures, that has these sizes and that no variant
-        serves.
+        """Run ``action`` before the next call with these sizes, unless a variant serves the call or CUDA captures a
+        graph.
         """
         self._before[tuple(sizes)] = action
 
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
         """Serve calls with ``function`` from the next call or the next safe point on.
 
-        ``check`` returns whether ``function`` serves given values of the size inputs. None: ``function`` serves all
+        ``check`` returns whether ``function`` serves given values of the size inputs. Without ``check``, it serves all
         values.
         """
         if self._stays_eager:
@@ -185,7 +184,8 @@ class Dispatch:
         self._flip(self._guarded)
 
     def _not_first_in_a_capture(self, function: Compiled, settle: Callable[[Compiled], None]) -> Compiled:
-        """Return a callable that runs ``function``, but runs eager if the first run would be in a CUDA graph capture.
+        """Return a callable that runs ``function``, but runs eager if ``function``'s first run would be in a CUDA graph
+        capture.
 
         After the first run, the callable passes ``function`` to ``settle``, so that later calls skip this check.
         """
@@ -212,7 +212,7 @@ class Dispatch:
             if check(sizes):
                 return function(*args)
         is_capturing = self._is_capturing is not None and self._is_capturing()
-        # If several threads have these sizes, one of them runs the action.
+        # If several threads call with these sizes, one of them runs the action.
         if not is_capturing and (action := self._before.pop(tuple(sizes), None)) is not None:
             action()
             if (served := self._variant(sizes)) is not None:
@@ -230,7 +230,7 @@ class Dispatch:
     def _run_eager(self, args: tuple[object, ...], served: Callable[[], Compiled | None]) -> object:
         """Run a call eagerly, or wait for compiled code if the call must not run eager.
 
-        ``served()`` returns the compiled function if the swap came after this call began, else None.
+        ``served()`` returns the compiled function if the swap happened after this call began, else None.
         """
         eager = self._eager
         if (self._waits or eager.looks_for_nan(args)) and (function := self._await(args)) is not None:
@@ -240,14 +240,13 @@ class Dispatch:
             is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
-                del keeper  # otherwise the traceback of an error in the graph would keep it alive
+                del keeper  # else the traceback of an error in the graph keeps it alive
                 return self._try_eager(args, is_first=is_new)
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # No eager run holds this keeper, so the first run of this computation was compiled, and the second run must be
-        # compiled too. Another graph of the function may have served the first run, because Dynamo first tries the
-        # graph that it used last.
+        # Without a hold by this keeper, the first run was compiled, so the second run must be compiled too. A different
+        # graph of the function may have served the first run, because Dynamo first tries the graph that it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
             function = self._await(args)
@@ -258,10 +257,9 @@ class Dispatch:
     def _try_eager(self, args: tuple[object, ...], *, is_first: bool) -> object:
         """Run eager. If the eager run raises, undo it and run compiled code instead.
 
-        The program gets the exception of the eager run only if compiled code raises as well.
+        The program gets the eager run's exception only if compiled code raises too.
 
-        ``is_first``: no other eager run has this call's keeper. If one has, compiled code here would not match that
-        run.
+        ``is_first``: whether no other eager run has this call's keeper. Compiled code would not match such a run.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):
@@ -274,17 +272,17 @@ class Dispatch:
             if not undo(error):
                 raise
             cause = error
-        # Run compiled code outside the except block. Inside the block, Python would add the eager run's error as the
-        # context of an exception of compiled code.
+        # Run compiled code outside the except block. Inside, the eager run's error would become the context of its
+        # exceptions.
         return self._run_instead(args, cause)
 
     def _run_instead(self, args: tuple[object, ...], error: Exception) -> object:
-        """Run compiled code after the eager run has raised ``error`` and was undone. Raises ``error`` if no compiled
-        code arrives.
+        """Run compiled code after the eager run raised ``error`` and was undone. Raises ``error`` if no compiled code
+        arrives.
         """
         keeper, _ = self._eager.repeated(args)
         if keeper is not None:
-            self._safe_point.release(keeper)  # the second run of the checkpoint will be compiled as well
+            self._safe_point.release(keeper)  # the checkpoint's second run will be compiled too
         del keeper
         waits, self._waits = self._waits, True
         self._raised(error, False)
@@ -294,13 +292,13 @@ class Dispatch:
                 raise error
             outputs = function(*args)
         except Exception:
-            self._waits = waits  # no compiled code came, or it raises as well: later calls may run eager
+            self._waits = waits  # no compiled code came, or it raised too: later calls may run eager
             raise
         self._raised(error, True)
         return outputs
 
     def _await(self, args: tuple[Any, ...]) -> Compiled | None:
-        """Wait for compiled code for this call. Returns None if no compiled code will arrive."""
+        """Wait for compiled code for this call. Returns None if none will arrive."""
         sizes = [args[position] for position in self._size_inputs]
         if (function := self._ready(sizes)) is not None:
             return function

@@ -15,12 +15,12 @@ from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> None:
     """Leave the graph eager in this process, or make its next call compile it as plain torch.compile does.
 
-    ``code`` decides between the two, by ``outcome`` in core/reasons.py.
+    ``outcome`` (core/reasons.py) decides by ``code``.
     """
     report, warn = item.calls.report, session.outcomes.warn_once
     report.reason, report.message = code, message
     if session.requires:
-        session.outcomes.not_served(item.calls, code, message)  # the call that waits for it raises
+        session.outcomes.not_served(item.calls, code, message)  # the waiting call raises
     elif (
         outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER
         # `--target`: compiled code cannot run on this host
@@ -32,7 +32,7 @@ def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> N
         warn(code, f"a graph stays eager ({code}): {report.name}: {first}")
     elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
         session.ledger.count_reason("fallbacks", code)
-        if code != COMPILE_ERROR:  # the compile in process shows this error itself
+        if code != COMPILE_ERROR:  # the compile in process will raise this error
             warn(code, f"a graph is compiled in process ({code}): {report.name}: {message}")
         compile_later(session, item)
 
@@ -47,8 +47,8 @@ def compile_later(session: SessionView, item: Awaited) -> None:
 
 def compile_now(session: SessionView, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
-    # One of several threads compiles. The other threads run eager meanwhile. A thread whose call must not run eager
-    # waits for the lock.
+    # One thread compiles, and the others run eager meanwhile. A thread whose call must not run eager waits for the
+    # lock.
     with item.compiling:
         if not item.compiled_here:
             _compile(session, item)
@@ -64,8 +64,8 @@ def _compile(session: SessionView, item: Awaited) -> None:
         compile_later(session, item)
         return
     except BaseException:
-        # The next call compiles again, as with plain torch.compile. A stored error would keep the frames of its
-        # traceback alive, and with them the program's tensors.
+        # The next call compiles again, as with plain torch.compile. A stored error would keep the program's tensors
+        # alive by its traceback.
         item.compiled_here = False
         compile_later(session, item)
         raise
@@ -73,5 +73,5 @@ def _compile(session: SessionView, item: Awaited) -> None:
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        if item.swap is item.calls.swap:  # a further variant does not decide where the graph's code comes from
+        if item.swap is item.calls.swap:  # a further variant does not change the graph's source
             session.outcomes.compiled_here(item.calls)

@@ -1,4 +1,4 @@
-"""Looks up one graph from Dynamo: loads its artifact on a hit; on a miss, submits it and lets it run eager."""
+"""Looks up one graph from Dynamo. On a hit, loads the artifact. On a miss, submits the graph, which runs eager."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class GraphLookup:
                 return self._hit(program, artifact)
             except (StoreError, FileNotFoundError) as error:
                 interruptions.pass_on(error)
-                # The artifact has been quarantined or evicted, so the graph is compiled again.
+                # The store has quarantined or evicted the artifact, so the graph is compiled again.
                 self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
                 log.warning("graph %s: %s", report.name, error)
 
@@ -96,14 +96,14 @@ class GraphLookup:
         return self._miss(program)
 
     def _keep(self, program: capture.SerializedGraph) -> None:
-        """Store the program of a miss that is not submitted in the run record, so that `explain` can name the cause."""
+        """Keep the program of an unsubmitted miss in the run record, so that `explain` can name the cause."""
         self.session.outcomes.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )
 
     def record(self, recorder: RecorderProtocol) -> Compiled:
-        """Report to the recorder of watch mode what ``serve`` would find, and submit the graph on a miss. The graph
-        runs eager.
+        """Report to watch mode's recorder what ``serve`` would find. On a miss, submit the graph. The graph runs
+        eager.
         """
         program, artifacts, failure = self._look_up()
         report = self.calls.report
@@ -112,7 +112,7 @@ class GraphLookup:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
         slots = [artifact.slot for artifact in artifacts]
         files = trace_origin.files(self.graph.as_given)
-        # Report the graph before the submit, so that the watcher can cancel the submit when it ends this process.
+        # Report the graph before the submit: if the watcher ends this process, it can then cancel the submit.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
@@ -134,7 +134,7 @@ class GraphLookup:
         return program, artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        """Whether a variant's guards hold for this graph. If the guards hold, Dynamo guards on them from now on."""
+        """Whether a variant's guards hold for this graph. If they do, also add them to Dynamo's guards."""
         guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
@@ -150,16 +150,16 @@ class GraphLookup:
         self.session.ledger.count(hits=1, saved_s=saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may repeat an eager run of another graph of this function, and the second run may use this
-            # graph. Then the second run must be eager, too. So the dispatch decides for each call.
+            # A checkpoint may repeat an eager run of another graph of this function with this graph. Then this graph
+            # must run eager too, so the dispatch decides for each call.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)
         return self._named(counting(self.calls, function), program)
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
-        """The exception for a failure record. After a compile error the user must see what torch does in this process
-        (docs/decisions/0018).
+        """The exception for a failure record. After a compile error, torch compiles in this process, so that the user
+        sees torch's own error (docs/decisions/0018).
         """
         if failure.reason != COMPILE_ERROR:
             return Bypass(failure.message, code=failure.reason)
@@ -187,7 +187,7 @@ class GraphLookup:
         if waits or self.session.settings.mode == "wait":
             self.session.pending.stand_still(awaited)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
-                # Raised while Dynamo compiles the frame, so that Dynamo raises torch's errors as its own.
+                # Dynamo compiles the frame at this point, so it raises torch's errors as its own.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)
         if waits:
             self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
@@ -197,15 +197,17 @@ class GraphLookup:
                     said = f"no artifact was ready within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")
                 raise Bypass(f"no artifact was ready in time, and {program.no_stand_in}", code="no-stand-in")
-            # Continue as after a hit: Dynamo guards on the artifact's sizes. For other sizes, Dynamo retraces, and the
-            # new graph waits for its own artifact.
+            # As after a hit, Dynamo guards on the artifact's sizes. For other sizes it retraces, and the new graph
+            # waits for its own artifact.
             for artifact in self.session.store.lookup(self.calls.report.key):
                 if self._serves(program, artifact):
                     break
         return self._named(dispatch.call, program)
 
     def _named(self, function: Compiled, program: capture.SerializedGraph) -> Compiled:
-        """Adapt ``function`` to the arguments that Dynamo passes. If packages are recorded, mark it with its graph."""
+        """Adapt ``function`` to the arguments that Dynamo passes. If packages are on, mark the result with its
+        graph.
+        """
         function = self.graph.taking_all(function)
         if PROCESS.packages is not None and self.graph.flatten is None:
             PROCESS.packages.name_graph(function, self.calls.report, program, self.graph.held)
@@ -217,9 +219,10 @@ _AHEAD = "the program compiles the graph before its calls, and runs no call eage
 
 @dataclass
 class LookupAhead(GraphLookup):
-    """A graph that is compiled ahead of its calls, for all sizes at once, because no call can wait for a variant.
+    """A graph that the program compiles ahead of its calls. No call can wait for a variant, so one artifact must serve
+    all sizes.
 
-    ``written_down``: the result is torch's own artifact, which the program may save.
+    ``written_down``: whether the result is torch's own artifact, which the program may save.
     """
 
     written_down: bool
@@ -242,8 +245,7 @@ class LookupAhead(GraphLookup):
         return replace(program, no_stand_in=_AHEAD), artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        # Calls check no guards, so the artifact is usable only if the compile has added no guards to those of the
-        # capture.
+        # Calls check no guards, so the compile must not have added guards to the capture's.
         return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
 
     def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
@@ -257,7 +259,7 @@ class LookupAhead(GraphLookup):
                     counting(self.calls, load_for_graph(self.session.store, artifact, program)), program
                 )
                 return self._kept(function, program, artifact)
-        self.calls.swap = Swap()  # the loaded artifact is not used
+        self.calls.swap = Swap()  # the artifact that ``super()._miss`` loaded is not used
         raise Bypass("the artifact is not valid for all sizes of this ahead-of-time compile", code="size-guards")
 
     def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:

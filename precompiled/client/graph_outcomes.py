@@ -1,4 +1,4 @@
-"""Records what becomes of a process's graphs: counts, warnings, the run record and the log."""
+"""Records the outcomes of a process's graphs: as counts and warnings, in the run record and in the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GraphOutcomes:
         self._lock = threading.Lock()
 
     def not_served(self, calls: GraphCalls, code: str, message: str) -> None:
-        """Record that ``require`` kept a graph from running. A graph is counted once."""
+        """Record that ``require`` kept a graph from running. Counts a graph once."""
         if calls.report.source != "error":
             self._ledger.count_reason("not_served", code)
         calls.refused(code, message)
@@ -47,21 +47,20 @@ class GraphOutcomes:
                 return
             self._warned.add(code)
         try:
-            # The warning names no source line: a line of precompiled does not help the user, and most warnings come
-            # from a thread without user frames.
+            # The warning names no source line, because most warnings come from a thread without user frames.
             warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
-        except Warning:  # with `-W error` the warning must not become an exception in the user's program
+        except Warning:  # with `-W error`, the user's program must not get an exception
             log.warning("%s", text)
 
     def base_left_out(self, reason: str) -> None:
-        """Count and report an unusable artifact or package of a base store, which the lookup leaves out."""
+        """Count and report an unusable artifact or package of a base store. The lookup ignores it."""
         self._ledger.count_reason("fallbacks", "base-unusable")
         log.info("%s", reason)
         self.warn_once("base-unusable", f"a base store is not fully used (base-unusable): {reason}")
 
     def stand_in_raised(self, calls: GraphCalls, error: Exception, served: bool) -> None:
-        """Record that an eager run raised: its call waits for compiled code (``served`` is false), or compiled code
-        has served the call (``served`` is true).
+        """Record that an eager run raised. ``served``: whether compiled code has served the call. Until then, the call
+        waits.
         """
         report, text = calls.report, (str(error).strip().splitlines() or [""])[0]
         report.message = f"an eager run raised {type(error).__name__}: {text}; calls wait for compiled code"
@@ -71,8 +70,8 @@ class GraphOutcomes:
         self.note(calls.snapshot())
 
     def compiled_here(self, calls: GraphCalls) -> None:
-        """Record that a graph was compiled in this process. If a worker failed to compile it before, report that
-        failure as the worker's (``worker-only-error``).
+        """Record that a graph was compiled in this process. A worker's earlier failure was then the worker's own
+        (``worker-only-error``).
         """
         report = calls.report
         report.source = "inline"
@@ -91,7 +90,7 @@ class GraphOutcomes:
         """Write a graph's state to the run record, the log and torch's structured trace."""
         if self._run is not None:
             self._run.note(report)
-        # The id matches the daemon's log.
+        # The daemon's log has the same id.
         log.info(
             "graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s",
             report.id,
@@ -106,17 +105,17 @@ class GraphOutcomes:
             structured_trace.graph(_way(report), vars(report))
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Keep the program of a cache miss that is not submitted, for ``precompiled explain``."""
+        """Keep the program of an unsubmitted miss, for ``precompiled explain``."""
         if self._run is not None:
             self._run.keep(key, program)
 
     def note_frame(self, name: str, span: Span) -> None:
-        """Keep the time that Dynamo or a package took for a frame, in the run record."""
+        """Record the time that Dynamo or a package took for a frame."""
         if self._run is not None:
             self._run.frame(name, span)
 
     def after_fork(self) -> None:
-        """In a fork's child, make a new lock, because a thread of the parent may have held the old one."""
+        """In a fork's child: make a new lock, because a thread of the parent may hold the old lock."""
         self._lock = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""The reports of this process's graphs, one GraphReport each, and the counts that go to the daemon."""
+"""Holds a GraphReport for each graph of this process, and the counts for the daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core.spans import Span, span_until_now
 
-MAX_SPANS = 32  # spans kept per graph, because a loop whose sizes always change loads new variants without end
+MAX_SPANS = 32  # spans per graph: a loop whose sizes always change loads variants without end
 
 
 @dataclass
@@ -21,10 +21,10 @@ class GraphReport:
     - ``source``: "hit" (the lookup found the artifact), "swap" (the artifact came after the lookup), "package" (a hit
       without a trace), "inline" (compiled in this process), "error" (with ``require``, its call raised an error), or
       None until the graph has compiled code
-    - ``reason``: a stable code, for a graph that is bypassed or failed, or whose calls wait ("stand-in-raised");
+    - ``reason``: the stable code of a bypassed or failed graph, or of a graph whose calls wait ("stand-in-raised");
       otherwise ""
     - ``message``: the reason as a sentence
-    - ``spans``: what this process did for the graph, with times: "lookup", "submit", "wait", "load", "compile in
+    - ``spans``: the times of what this process did for the graph: "lookup", "submit", "wait", "load", "compile in
       process"
     """
 
@@ -35,10 +35,10 @@ class GraphReport:
     source: str | None = None
     reason: str = ""
     message: str = ""
-    lookup_s: float = 0.0  # duration of capture, key and lookup; the program waits for them
+    lookup_s: float = 0.0  # duration of capture, key and lookup, which block the program
     load_s: float = 0.0
     swapped_after_s: float = 0.0  # from the cache miss to the swap
-    compile_s: float = 0.0  # duration of the compile, on the host that compiled the artifact
+    compile_s: float = 0.0  # duration of the compile, in a worker
     saved_s: float = 0.0  # the part of compile_s for which this process did not wait
     calls_eager: int = 0
     calls_compiled: int = 0
@@ -46,18 +46,18 @@ class GraphReport:
 
 
 class Ledger:
-    """All graphs of this process and its counts. Thread-safe."""
+    """The graphs and counts of this process. Thread-safe."""
 
     def __init__(self, on_count: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.Lock()
         self._on_count = on_count
         self._graphs: list[GraphCalls] = []
-        # the counts since the last Tally; the keys are the field names of Tally (wire.py)
+        # the counts since the last Tally, by field of Tally (wire.py)
         self._counts: dict[str, Any] = {}
 
     def after_fork(self) -> None:
-        """In a fork's child: make a new lock, since a thread of the parent may hold the old one. Drop the counts, which
-        the parent sends.
+        """In a fork's child: make a new lock, because a thread of the parent may hold the old lock. Drop the counts,
+        which the parent sends.
         """
         self._lock = threading.Lock()
         self._counts = {}
@@ -67,7 +67,7 @@ class Ledger:
             self._graphs.append(graph)
 
     def forget(self, graph: GraphCalls) -> None:
-        """Remove a graph that must not be counted, because Dynamo retraces its frame."""
+        """Remove a graph whose frame Dynamo retraces."""
         with self._lock:
             self._graphs.remove(graph)
 
@@ -90,21 +90,21 @@ class Ledger:
         self._on_count()
 
     def take_counts(self) -> dict[str, Any]:
-        """Return the nonzero counts since the last call, by their fields in wire.Tally, and reset all counts."""
+        """Return the nonzero counts since the last call, by field of wire.Tally. Reset all counts."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return {name: amount for name, amount in counts.items() if amount}
 
 
 class GraphCalls:
-    """A graph's report and its calls. The hot path counts calls without a lock."""
+    """A graph's report and its calls. Calls are counted without a lock."""
 
     def __init__(self, report: GraphReport) -> None:
         self.report = report
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # Calls after the swap that ran eager: no variant serves their sizes yet, or a CUDA graph was being captured.
+        # Calls that ran eager after the swap, because no variant served their sizes or CUDA captured a graph.
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:
@@ -119,18 +119,18 @@ class GraphCalls:
 
         - ``source``: as in GraphReport
         - ``load_s``, ``compile_s``: seconds that the load and the worker's compile took
-        - ``waited_s``: seconds for which the program was blocked by the artifact
-        - ``swap``: the state of a further variant; None means the graph's own state
+        - ``waited_s``: seconds for which the program waited for the artifact
+        - ``swap``: the state of a further variant, or None for the graph's own state
         """
         saved_s = max(0.0, compile_s - waited_s)
         report = self.report
         report.load_s = load_s
         self.spent("load", load_s)
-        # A variant does not replace the source of the graph, and its times are added
+        # A variant does not change the graph's source. Its times are added
         report.source = report.source or source
         report.compile_s += compile_s
         report.saved_s += saved_s
-        if source == "swap":  # calls before the swap are counted when the swap happens
+        if source == "swap":  # the swap has counted the calls before it
             (swap or self.swap).on(Event.LOADED)
         else:
             self.swap.on(Event.HIT)
@@ -155,7 +155,7 @@ class GraphCalls:
         self.swap.on(Event.FAILED)
 
     def snapshot(self) -> GraphReport:
-        """Return a copy of the report with the present state and calls."""
+        """Return a copy of the report with the current state and calls."""
         values = {**vars(self.report), "state": self.swap.state.value, "spans": list(self.report.spans)}
         calls = self.calls
         before = self.calls_before_flip

@@ -1,4 +1,4 @@
-"""Loads an artifact from the store: verifies it first, since loading runs the artifact's code."""
+"""Verifies and loads an artifact from the store. Loading runs the artifact's code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import CaptureState
 
-# Errors that unpickling, imports or execution raise if this torch cannot read the artifact.
+# Errors of unpickling, imports or execution if this torch cannot read the artifact.
 _ARTIFACTS_FAULT = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -33,8 +33,8 @@ _ARTIFACTS_FAULT = (
 def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> Callable[..., object]:
     """Verify every file of ``artifact``, then load it in the state of the graph's capture.
 
-    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's. An artifact
-    that torch cannot load is corrupt and goes into quarantine. Raises Bypass if the artifact cannot be adapted to
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, but no errors of torch's. An artifact that
+    torch cannot load counts as corrupt, and goes into quarantine. Raises Bypass if the artifact cannot be adapted to
     this device or these groups, or if the GPU has no room for its code.
     """
     contents = store.read_files(artifact)
@@ -64,8 +64,8 @@ def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> C
             raise CorruptArtifact(message, code="artifact-unloadable") from error
         if gpu_room.is_full(error):
             raise Bypass(message, code="gpu-unavailable") from error
-        # A problem of this process (memory, descriptors, a GPU that a fork's child cannot use): other processes can
-        # load the artifact, so it stays.
+        # A problem of this process only (memory, descriptors, a GPU that a fork's child cannot use), so the artifact
+        # stays.
         raise StoreError(message, code="artifact-unloadable") from error
     store.touch(artifact)
     return function

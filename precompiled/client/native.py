@@ -17,11 +17,11 @@ log = logging.getLogger("precompiled")
 
 @contextmanager
 def files(artifact: Artifact, contents: Mapping[str, bytes]) -> Iterator[dict[str, tuple[Path, str]]]:
-    """Map each kernel's name to its file and the file's SHA-256. The files must be mapped within the block.
+    """Map each kernel's name to its file and the file's SHA-256. The caller maps the files within the block.
 
     ``contents``: the verified contents of the artifact's files. On a file system that several hosts share, another host
-    may remove a file of an artifact at any time. SIGBUS would then end a process that has the file mapped. On such a
-    file system, the code is mapped from a copy in memory.
+    may remove a file of an artifact at any time. SIGBUS would then end a process that has the file mapped, so the
+    caller gets a copy in memory.
     """
     kernels = artifact.manifest.kernels
     with ExitStack() as held:
@@ -45,4 +45,4 @@ def _in_memory(name: str, content: bytes) -> Iterator[Path]:
             file.write(content)
         yield Path(f"/proc/self/fd/{fd}")
     finally:
-        os.close(fd)  # mappings of the file stay valid
+        os.close(fd)  # mappings stay valid

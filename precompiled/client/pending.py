@@ -1,8 +1,8 @@
-"""Awaits the artifacts of pending graphs in one background thread, which lives only while graphs are pending.
+"""Awaits the artifacts of pending graphs in a background thread, which ends when no graph is pending.
 
-The daemon reports each published graph (``on_reply``), which wakes this thread. Other hosts, and processes that compile
-in process, publish without such a message, so the thread also checks each awaited name with stat. The thread loads the
-artifact and replaces one reference, so the next call runs compiled.
+The daemon's report of a published graph (``on_reply``) wakes the thread. Other hosts and in-process compiles publish
+without a report, so the thread also checks each awaited name with stat. The thread loads the artifact and replaces one
+reference, so the next call runs compiled.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.pending")
 
-# Seconds between two checks of the store, unless the daemon reports a published graph earlier.
+# Seconds between two checks of the store, if the daemon reports nothing.
 LOOK_S = 2.0
 LOOK_ALONE_S = 0.5  # seconds between two checks while no daemon answers
-# After this many seconds without a daemon (it was stopped, or cannot be started) a graph is compiled in process.
-# Otherwise it would stay eager until the program ends. A daemon's restart takes less, also on a host with many
-# clients.
+# After this many seconds without a daemon, the client compiles in process. Otherwise graphs would stay eager to the
+# program's end. A daemon's restart takes less, even on a host with many clients.
 ALONE_S = 60.0
 
 
@@ -59,10 +58,10 @@ class Pending:
         self._thread: threading.Thread | None = None
         self._hint = False
         self._closing = False
-        self._dormant: list[Awaited] = []  # graphs that the fork's parent awaits; this process awaits none of them yet
+        self._dormant: list[Awaited] = []  # graphs that the fork's parent awaits, and this process does not await yet
 
     def add(self, awaited: Awaited) -> None:
-        """Await this graph's artifact from now on. Raises RuntimeError if no thread can be started."""
+        """Await this graph's artifact from now on. Raises RuntimeError if no thread can start."""
         with self._changed:
             self._start()
             self._awaited[awaited.id] = awaited
@@ -79,7 +78,7 @@ class Pending:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
     def await_artifact(self, item: Awaited) -> None:
-        """Wait until the artifact is loaded, for a call that must not run eager. If none comes, compile it now.
+        """For a call that must not run eager: wait until the artifact is loaded. If none comes, compile the graph now.
 
         Raises NotServed if ``require`` is set and no artifact came.
         """
@@ -87,7 +86,7 @@ class Pending:
             item.waited_for = True
             try:
                 self._resubmit(item)
-            except Exception as error:  # noqa: BLE001 - without a new submit the job goes on, only without priority
+            except Exception as error:  # noqa: BLE001 - without a new submit, the job continues without priority
                 interruptions.pass_on(error)
         self.stand_still(item)
         if item.swap.state is State.COMPILED:
@@ -98,10 +97,10 @@ class Pending:
             compile_now(self._session, item)
 
     def stand_still(self, item: Awaited) -> None:
-        """Block the program's thread until the artifact is loaded or has failed, for ``wait_s`` at most."""
+        """Block the program's thread until the artifact is loaded or has failed, at most ``wait_s`` seconds."""
         report = item.calls.report
         if not item.done.is_set():
-            # The run record of a process that ends during this wait must list the graph.
+            # If the process ends during this wait, its run record must list the graph.
             self._session.outcomes.note(item.calls.snapshot())
         started = time.perf_counter()
         is_over = False
@@ -116,7 +115,7 @@ class Pending:
                 self._session.outcomes.note(item.calls.snapshot())
 
     def abandon(self, item: Awaited) -> None:
-        """Stop awaiting a graph, without a message to the daemon or the program."""
+        """Stop awaiting a graph. Report nothing."""
         with self._changed:
             self._awaited.pop(item.id, None)
             item.done.set()
@@ -125,11 +124,11 @@ class Pending:
     def drop(self, item: Awaited) -> None:
         """Stop awaiting a graph, and do not submit it to a later daemon."""
         self.abandon(item)
-        # ``abandon`` comes first: afterwards no other thread changes the item's id
+        # after ``abandon``, no other thread changes the item's id
         self._session.connection.forget(item.id)
 
     def close(self, timeout_s: float) -> None:
-        """End the thread, after a load under way: a load must not run while the interpreter shuts down."""
+        """End the thread. Wait for its present load, because a load must not run while the interpreter shuts down."""
         with self._changed:
             self._closing = True
             thread = self._thread
@@ -140,12 +139,12 @@ class Pending:
         self._progress.ended(left, lambda: daemon_reachable(self._session.settings))
 
     def after_fork(self) -> None:
-        """In the child: await a graph from its first call on, with a thread and connection of the child's own.
+        """In a fork's child: await each graph from its first call on, with the child's own thread and connection.
 
-        Most children (data loaders) never call a graph: these must neither load artifacts nor start a thread.
+        Most children (data loaders) never call a graph, and must neither load artifacts nor start a thread.
         """
         awaited = [*self._awaited.values(), *self._dormant]
-        self._progress = Progress(wanted=False, waits=False)  # the parent shows the progress
+        self._progress = Progress(wanted=False, waits=False)  # the parent prints the lines
         self._reset()
         self._dormant = awaited
         for item in awaited:
@@ -158,21 +157,20 @@ class Pending:
                 return
             self._dormant.remove(item)
         if item.program.device != "cpu":
-            # CUDA cannot be used in the child of a process that has used it: the load would fail.
+            # The load would fail: a child cannot use CUDA if its parent has used CUDA.
             item.done.set()
             return
-        # Use a new id, because the daemon answers only one client per id, and the parent waits for the answer to the
-        # old id.
+        # Use a new id: the daemon answers one client per id, and the parent waits for the answer to the old id.
         item.id = uuid.uuid4().hex
         try:
             self.add(item)
             item.submit(item)
-        except Exception as error:  # noqa: BLE001 - this is the user's call, which runs eager instead
+        except Exception as error:  # noqa: BLE001 - the user's call must not raise, so it runs eager
             interruptions.pass_on(error)
             self._give_up(item, "submit-failed", f"a forked child process cannot submit the graph: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
-        """Take the daemon's reply to a submit. Called in the connection's thread."""
+        """Handle the daemon's reply to a submit, in the connection's thread."""
         from precompiled import wire
 
         if isinstance(reply, wire.Rejected):
@@ -208,8 +206,8 @@ class Pending:
                 openmp_threads.beside_compile(max(item.threads for item in awaited))
                 for item in awaited:
                     self._guarded(item)
-                # Handle refusals after the check of the store, because the store may have a failure record. The record
-                # is preferred to the refusal, because it says why a worker failed.
+                # Check the store before handling refusals. If the store has a failure record, it says more than the
+                # refusal.
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
@@ -232,17 +230,17 @@ class Pending:
             for item in left:
                 try:
                     self._give_up(item, "swap-thread", f"the thread that awaits artifacts failed: {error}")
-                except Exception:  # the threads that wait for this graph must not hang
+                except Exception:  # threads that wait for this graph must not hang
                     log.exception("graph %s stays eager", item.calls.report.name)
                     self.abandon(item)
         finally:
             with self._changed:
-                # If another thread has taken over, that thread has already set its number of threads.
+                # If a new swap thread has taken over, it has set its own number.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
     def _guarded(self, item: Awaited) -> None:
-        """Look for one graph's artifact. An error (an unreadable directory, a bug) fails this graph alone."""
+        """Look for one graph's artifact. An error (an unreadable directory, a bug) fails only this graph."""
         try:
             self._look(item)
         except Exception as error:
@@ -252,7 +250,8 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         try:
-            # This check costs two calls of stat. The store is read only if a name exists or was reported as published.
+            # This check costs two calls of stat. The thread reads the store only if a name exists or the daemon
+            # reported it.
             with self._changed:
                 answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
@@ -267,8 +266,7 @@ class Pending:
                             self._give_up_if_awaited(item.id, "weights-changed", said)
                         return
                 if answered and artifacts:
-                    # The variant published under this key is for other sizes, so this graph's variant must still be
-                    # compiled.
+                    # The published variant serves other sizes, so the daemon must still compile this graph's variant.
                     self._resubmit(item)
                     return
                 if answered:
@@ -277,9 +275,8 @@ class Pending:
                     return
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)
-                # An older record may be about other sizes, and the worker is about to replace it. The tolerance of
-                # one second is for the coarse clocks of file systems. A record that is too old is checked again when
-                # the daemon answers.
+                # A record from before the submit may be about other sizes, so the daemon's answer decides. The
+                # tolerance of one second is for the coarse clocks of file systems.
                 if failure is not None and failure.created >= item.submitted - 1.0:
                     self._give_up_if_awaited(item.id, failure.reason, failure.message)
         except StoreError as error:
@@ -287,23 +284,23 @@ class Pending:
             self._give_up_if_awaited(item.id, error.code, str(error))
 
     def _resubmit(self, item: Awaited) -> None:
-        """Submit again as a new job, under a new id: the daemon treats a repeated id as the old job."""
+        """Submit a new job under a new id. Under the old id, the daemon would treat it as the old job."""
         with self._changed:
             if item.done.is_set():
-                return  # the swap thread has just finished it: an item added now would never be removed
+                return  # the swap thread has just finished the item, and would never remove it
             old = item.id
             self._awaited.pop(old, None)
             item.id, item.submitted = uuid.uuid4().hex, time.time()
             self._awaited[item.id] = item
         self._session.connection.forget(old)
         item.submit(item)
-        if item.done.is_set():  # it finished meanwhile, and could not forget an id that was not yet submitted
+        if item.done.is_set():  # another thread finished the item, but could not forget an unsubmitted id
             self._session.connection.forget(item.id)
 
     def _act(self, item: Awaited, artifact: Artifact) -> None:
         if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
-        # A fork between load and finish would leave the child with a loaded graph that it awaits for ever.
+        # After a fork between load and finish, the child would await a loaded graph for ever.
         with forking.held():
             problem = swap_in(self._session, item, artifact)
             if problem is None:

@@ -1,9 +1,8 @@
-"""Prints two lines on the terminal of a first run: that graphs compile in the background, and later that all are
-compiled.
+"""Prints a line on the terminal when graphs compile in the background, and a line when all are compiled.
 
-If the program ends first, a third line replaces the second one. The thread that awaits artifacts prints the lines, so
-the program is not delayed. Each line appears once per process. Only rank 0 prints, only on a terminal or in a notebook,
-and not with ``progress = false``. No function of this file raises or waits for a terminal.
+If the program ends first, a third line replaces the second. The thread that awaits artifacts prints the lines, so they
+do not delay the program. Each line appears once per process. Only rank 0 prints, on a terminal or in a notebook, unless
+``progress`` is false. No function of this file raises or waits for a terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from precompiled.core.words import format_count, format_list, human_seconds
 
 log = logging.getLogger("precompiled.client.progress")
 
-# Seconds before the first line: Dynamo traces graphs one after the other, and a fast compile needs no line.
+# Seconds before the first line. Dynamo traces one graph after the other, and a fast compile needs no line.
 PATIENCE_S = 1.0
 
 
@@ -39,7 +38,7 @@ class Progress:
     """Prints the lines when they are due. Used by one thread at a time."""
 
     def __init__(self, *, wanted: bool, waits: bool) -> None:
-        """``wanted``: the setting ``progress``. ``waits``: the program waits for each graph (mode "wait" or
+        """``wanted``: the setting ``progress``. ``waits``: whether the program waits for each graph (mode "wait" or
         ``require``).
         """
         self._over = not wanted
@@ -54,7 +53,7 @@ class Progress:
             return
         try:
             self._look(awaited)
-        except Exception as error:  # noqa: BLE001 - a failed line must not prevent a swap
+        except Exception as error:  # noqa: BLE001 - an error must not prevent a swap
             self._over = True
             log.info("no progress is shown: %s", error)
 
@@ -77,7 +76,7 @@ class Progress:
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
         """Print the last line of a program that ends while ``left`` graphs are not compiled.
 
-        ``goes_on``: whether the daemon goes on compiling them.
+        ``goes_on``: returns whether the daemon continues to compile them.
         """
         if self._over or not left:
             return
@@ -91,7 +90,7 @@ class Progress:
                     else "no daemon runs, so the next run submits again"
                 )
                 _say(f"the program ended before {which} compiled; {then}")
-        except Exception as error:  # noqa: BLE001 - a failed line must not disturb the program's end
+        except Exception as error:  # noqa: BLE001 - an error must not disturb the program's end
             log.info("no progress is shown: %s", error)
 
     def _begins(self) -> str:
@@ -106,7 +105,7 @@ class Progress:
         compiled = [calls for calls in self._graphs if calls.swap.state is State.COMPILED]
         if len(compiled) < len(self._graphs):
             return f"{len(compiled)} of {format_count(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
-        # If all graphs are called equally often, one call of each is a step.
+        # If the program calls all graphs equally often, one call of each is a step.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
         if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1:
@@ -114,7 +113,7 @@ class Progress:
         return f"compiled from step {max(flips) + 1} on, {after}"
 
     def _unserved(self) -> str:
-        """The part of a line about unserved graphs: what becomes of them, and where their reasons are shown."""
+        """Say how the unserved graphs run, and which command shows the reasons."""
         states = Counter(calls.swap.state for calls in self._graphs)
         parts = []
         if number := states[State.BYPASSED]:
@@ -126,7 +125,7 @@ class Progress:
 
 
 def _is_for_people() -> bool:
-    """Whether stderr is a terminal or a notebook, and this is rank 0, so that only one rank prints."""
+    """Whether this is rank 0, and stderr is a terminal or a notebook."""
     if place(os.environ).rank != 0:
         return False
     return _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
@@ -147,8 +146,8 @@ def _say(text: str) -> bool:
     fd = stream.fileno()
     if not _takes_lines(fd):
         return False
-    # Do not write through Python's buffer. While the terminal is paused (Ctrl-S), this thread would hold the buffer's
-    # lock, which the program may need.
+    # Bypass Python's buffer: while the terminal is paused (Ctrl-S), this thread would hold the buffer's lock, which the
+    # program may need.
     os.write(fd, line.encode())
     return True
 

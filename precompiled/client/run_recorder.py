@@ -1,7 +1,7 @@
-"""Records this process's part of its run: the process's rank, and the outcome of each graph (store/run_records.py).
+"""Records a process's part of a run: its rank, and the outcome of each graph (store/run_records.py).
 
-Each event is written to a file at once and does not pass through the daemon. So the record exists without a daemon,
-and if the process is killed. Best effort: a program never depends on it.
+The process writes each event to a file at once. So the record exists even without a daemon, or if the process is
+killed. Best effort: errors do not reach the program.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = logging.getLogger("precompiled")
 MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
-MAX_KEPT = 16  # programs of cache misses that one process keeps
-UNTRACED = ("used", "skipped")  # states of a function (packages/function_report.py) that a package served
-# The variables that hold a process's rank and the number of ranks: of torchrun, Slurm and Open MPI.
+MAX_KEPT = 16  # limit of the programs of cache misses that a process keeps
+UNTRACED = ("used", "skipped")  # the states of functions (packages/function_report.py) that a package served
+# The variables for a process's rank and the number of ranks, of torchrun, Slurm and Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
-# Parts of the command lines of worker processes: multiprocessing and joblib's loky without fork, and execnet, with
-# which pytest-xdist starts workers.
+# Parts of the command lines of worker processes: of multiprocessing and joblib's loky without fork, and of execnet,
+# which starts pytest-xdist's workers.
 _WORKERS = (
     "multiprocessing.spawn",
     "multiprocessing.forkserver",
@@ -46,7 +46,7 @@ _WORKERS = (
 
 @dataclass(frozen=True)
 class RunMembership:
-    """A process's run and rank. ``run``: one name for all processes that were started together."""
+    """A process's run and rank. All processes that were started together have the same ``run``."""
 
     run: str
     rank: int
@@ -82,8 +82,8 @@ def place(variables: Mapping[str, str]) -> RunMembership:
 
 
 def _program_pid() -> int:
-    """The pid of the process that the user started. In a worker of multiprocessing or pytest-xdist, this is the pid of
-    the process that started the worker.
+    """The pid of the process that the user started. For a worker of multiprocessing or pytest-xdist, this is the
+    starter's pid.
     """
     pid = os.getpid()
     module = sys.modules.get("multiprocessing.process")
@@ -97,7 +97,7 @@ def _program_pid() -> int:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether a library has started the process as a worker, judged by its command line."""
+    """Whether a library started the process as a worker, judged by the command line."""
     return any(sign in word for word in _command(pid)[1:] for sign in _WORKERS)
 
 
@@ -124,13 +124,13 @@ class RunRecord:
         self._forked = forked
 
     def after_fork(self) -> None:
-        """Prepare a fork's child to record. The child's first graph begins a new file. Most children (data loaders)
-        have no graph and must not appear as runs.
+        """In a fork's child: let the first graph begin a new file. Most children (data loaders) have no graph, and must
+        not appear as runs.
         """
         self._reset(forked=True)
 
     def note(self, report: GraphReport) -> None:
-        """Write the present state of a graph."""
+        """Write the current state of a graph."""
         document = {name: value for name, value in vars(report).items() if value}
         document["message"] = report.message[:MAX_MESSAGE]
         self._write({**document, "at": time.time()})
@@ -140,8 +140,8 @@ class RunRecord:
         self._write({"frame": name[:MAX_MESSAGE], "span": span})
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Keep the program of a cache miss that is not submitted. ``program`` returns its bytes, and is called only
-        if they are kept.
+        """Keep the program of an unsubmitted miss. ``program`` returns its bytes, and is called only below the limit
+        MAX_KEPT.
         """
         if self._broken or self._kept >= MAX_KEPT:
             return
@@ -156,10 +156,10 @@ class RunRecord:
             log.info("the program of %s is not recorded: %s", key[:12], error)
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
-        """Write the end of the process. A process that used torch.compile and had no graph is recorded as well.
+        """Write the end of the process, even if it used torch.compile and had no graph.
 
-        ``functions``: reports of the functions for which packages were searched (packages/automatic.py). ``files`` maps
-        the paths of the program's own source files to digests.
+        ``functions``: reports of the functions whose packages were searched (packages/automatic.py). ``files`` maps the
+        paths of the program's own source files to digests.
         """
         if self._file is None and self._forked:
             return
@@ -176,7 +176,7 @@ class RunRecord:
             if item.state not in UNTRACED
         ]
         if self._file is not None:
-            # The end of the record has room in the file, even if the file was full and earlier lines were left out.
+            # The file reserves room for the end, even if earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
         digests = dict(list(files.items())[:MAX_FILES])
         self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": digests})
@@ -220,7 +220,7 @@ class RunRecord:
 
 
 def _program() -> str:
-    """Return the program's name for display: the name of the script, of the module after ``-m``, or of the notebook."""
+    """Return the name for display: of the script, of the module after ``-m``, or of the notebook."""
     if "ipykernel" in sys.modules:
         # Jupyter sets the variable to the notebook's file
         return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"

@@ -1,14 +1,13 @@
 """Delays swaps while an eager run of a function may have to be repeated.
 
 A non-reentrant ``torch.utils.checkpoint`` outside a compiled function runs the function again in the backward, and
-expects the second run to save the same tensors as the first. So both runs must be eager, or both compiled. An eager
-run inside such a checkpoint therefore holds swaps back until the checkpoint has freed what it saved. At the end of the
-hold, artifacts that were loaded meanwhile are swapped in.
+expects the second run to save the same tensors as the first. So both runs must be eager, or both compiled. Therefore an
+eager run in such a checkpoint holds swaps back until the checkpoint frees its saved tensors. At the end of the hold,
+this file swaps in the artifacts that were loaded meanwhile.
 
-Dynamo may have several graphs for one function. Dynamo first tries the graph that it used last, so the second run may
-use a different graph than the first run. Therefore a hold applies to all graphs of a function. But each hold belongs to
-one checkpoint: if the first run in another checkpoint was compiled, the second run in that checkpoint must be compiled,
-too.
+Dynamo may have several graphs for a function, and first tries the graph that it used last. So the second run may use a
+different graph than the first, and a hold applies to all graphs of a function. But each hold belongs to one checkpoint.
+If the first run in another checkpoint was compiled, its second run must be compiled too.
 
 This file needs no torch and does no I/O. ``dispatch.py`` uses it; torch_internals/eager/enclosing_regions.py finds the
 checkpoints.
@@ -25,18 +24,20 @@ from types import CodeType
 class SafePoint:
     """The safe point of one function's graphs. Thread-safe.
 
-    A *keeper* is an object of a checkpoint that is freed when no second run can follow any more. A hold lasts as long
-    as its keeper.
+    A *keeper* is an object of a checkpoint that Python frees when no second run can follow. A hold ends with its
+    keeper.
     """
 
     def __init__(self) -> None:
-        # The lock is reentrant, because a garbage collection may end a hold at any point, also inside these methods.
+        # The lock is reentrant, because a garbage collection may end a hold inside these methods.
         self._lock = threading.RLock()
-        self._keepers: set[int] = set()  # by id(): each is removed when its object is freed
+        self._keepers: set[int] = set()  # ids of keepers that are not freed
         self._waiting: list[Callable[[], None]] = []
 
     def hold(self, keeper: object) -> bool:
-        """Hold swaps back until ``keeper`` is freed or released. Returns false if ``keeper`` held them back already."""
+        """Hold swaps back until ``keeper`` is freed or released. Returns false if ``keeper`` already holds swaps
+        back.
+        """
         with self._lock:
             if id(keeper) in self._keepers:
                 return False
@@ -60,11 +61,10 @@ class SafePoint:
                 self._waiting.pop(0)()
 
     def when_safe(self, action: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Run ``action`` now, or, while swaps are held back, run ``otherwise`` now and ``action`` at the last
-        release.
+        """Run ``action`` now, or, while swaps are held back, ``otherwise`` now and ``action`` at the last release.
 
-        Both run under the lock. Without the lock, a release could run ``action`` before ``otherwise``, and the message
-        that ``otherwise`` sets would stay.
+        Both run under the lock. Otherwise ``action`` could run first, and the message that ``otherwise`` sets would
+        stay.
         """
         with self._lock:
             if self._keepers:
@@ -74,7 +74,7 @@ class SafePoint:
                 action()
 
     def after_fork(self) -> None:
-        self._lock = threading.RLock()  # its owner may be a thread that does not exist in the child
+        self._lock = threading.RLock()  # in a child, the thread that owns the old lock may not exist
 
 
 class SafePoints:
@@ -85,7 +85,7 @@ class SafePoints:
         self._of: weakref.WeakKeyDictionary[CodeType, SafePoint] = weakref.WeakKeyDictionary()
 
     def of(self, code: CodeType | None) -> SafePoint:
-        """Return the safe point of the graphs that Dynamo makes of ``code``, or a new one if the code is unknown."""
+        """Return the safe point of the graphs that Dynamo makes of ``code``, or a new one for unknown code."""
         if code is None:
             return SafePoint()
         with self._lock:

@@ -1,7 +1,7 @@
 """Holds the state of a client process: its settings, store, connection to the daemon, and graphs.
 
-``current()`` makes the session when Dynamo begins to trace. The child of a fork keeps the parent's session and graphs
-with new locks and threads, and submits a pending graph when it first calls the graph.
+``current()`` makes the session when Dynamo begins to trace. A fork's child keeps the parent's session and graphs, with
+new locks and threads. It submits a pending graph at the graph's first call.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled")
 
-# At exit, a process waits at most this many seconds until the daemon has received its last submits and counts: a graph
-# must be compiled even if the client ends right after the first call. The process waits only while a daemon runs and
-# has not answered.
+# At exit, a process waits at most this many seconds until a running daemon has received the last submits and counts, so
+# that the daemon compiles a graph even if the client ends right after its first call.
 FLUSH_S = 3.0
 
 
@@ -51,12 +50,10 @@ class Session:
         self.ledger = Ledger(self._counts.changed)
         self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
-        # The recorder is set if watch mode started this process to capture graphs (docs/guides/watch.md). Such a
-        # process is not served.
+        # Set if watch mode started this process to capture graphs (docs/guides/watch.md). Such a process is not served.
         self.recorder: RecorderProtocol | None = PROCESS.recorder
-        # True if `--target` runs this process, to make artifacts for a GPU that this host lacks. Their kernels cannot
-        # run on this host, so all calls run eager. Eager values are as close as possible to the target's
-        # (docs/decisions/0046).
+        # True if `--target` runs this process, to make artifacts for a GPU that this host lacks. This host cannot run
+        # their kernels, so all calls run eager (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ
         # A process that only captures graphs for watch mode writes no run record.
         self.outcomes = GraphOutcomes(self.ledger, self._run if self.recorder is None else None)
@@ -65,7 +62,7 @@ class Session:
         self.pending = Pending(self)
         self.safe_points = SafePoints()
         self._left = False
-        # The number of function reports that the parent had before a fork: the parent's run contains these.
+        # How many function reports the parent of this fork had. The parent's run contains them.
         self._inherited = 0
         self._begin_remote()
 
@@ -73,23 +70,23 @@ class Session:
     def requires(self) -> bool:
         """Whether the setting ``require`` forbids graphs to run eager or to be compiled in process.
 
-        The setting has no effect in the run by which watch mode captures graphs (docs/guides/watch.md), or with
-        `--target`, since neither runs the compiled code.
+        The setting has no effect in a capture of watch mode (docs/guides/watch.md) or with `--target`, because neither
+        runs compiled code.
         """
         return self.settings.require and self.recorder is None and not self.stays_eager
 
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None:
         """Raise NotServed if ``require`` is set, with the graph's own reason if it has one, else with ``code``.
 
-        Called if a call waited for an artifact and got none.
+        For a call that waited for an artifact and got none.
         """
         if self.requires:
             report = calls.report
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """Raise NotServed, as ``refuse`` does, for sizes that were never submitted. Without ``require``, count a
-        fallback: the caller then compiles in process.
+        """As ``refuse``, for sizes that were never submitted. Without ``require``, count a fallback, and the caller
+        compiles in process.
         """
         if self.settings.mode == "lookup":
             code, said = "lookup-only", "the mode is lookup"
@@ -103,7 +100,9 @@ class Session:
     # ------------------------------------------------------------------ the remote
 
     def _begin_remote(self) -> None:
-        """Start the helper of a remote or farm unless the hook has done so: workers need it for the first graph."""
+        """Start the helper of a remote or farm unless the hook has done so. Workers need the helper for the first
+        graph.
+        """
         if not self.settings.has_helper:
             return
 
@@ -119,13 +118,13 @@ class Session:
             found.on_problem(failed)
 
     def came_ahead(self) -> bool:
-        """Wait, for a bounded time, for the objects that the helper is fetching. Returns whether the store may have new
-        objects since this process last looked (docs/decisions/0047).
+        """Wait for a limited time until the helper has fetched objects. Returns whether the store may have new objects
+        (docs/decisions/0047).
         """
         return PROCESS.ahead is not None and PROCESS.ahead.wait()
 
     def tell_used(self) -> None:
-        """Send the helper the keys and packages that this process used, for the list in the remote."""
+        """Send the keys and packages that this process used to the helper, for the list in the remote."""
         if PROCESS.ahead is None or self.recorder is not None:
             return
         served = [report for report in self.reports() if run_records.way(vars(report)) == "compiled"]
@@ -136,7 +135,7 @@ class Session:
         )
 
     def loaded_from(self, artifact: Artifact) -> None:
-        """Count an artifact that came from a base store."""
+        """Count the artifact if it came from a base store."""
         if not self.store.is_own(artifact):
             self.ledger.count_reason("from_base", str(artifact.root))
 
@@ -177,7 +176,7 @@ class Session:
 
     def at_exit(self) -> None:
         if self._left:
-            return  # multiprocessing's finalizer called this first, atexit calls it again
+            return  # both multiprocessing's finalizer and atexit call this function
         self._left = True
         if self.settings.mode != "off" and self.recorder is None:
             packages = PROCESS.packages
@@ -211,7 +210,7 @@ def current() -> Session:
 
 
 def _configure_log(settings: Settings) -> None:
-    # Add a handler only if the setting ``log`` is set. Otherwise the program configures logging.
+    # Without the setting ``log``, the program configures logging.
     if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
@@ -225,10 +224,10 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_worker(_: object = None) -> None:
-    """Register the exit function in a forked child of multiprocessing: such a child ends with os._exit, which runs
-    multiprocessing's finalizers and skips atexit.
+    """Register the exit function in a forked child of multiprocessing. Such a child runs multiprocessing's finalizers
+    and ends with os._exit, which skips atexit.
 
-    Without this function, the submits of a child that ends at once would be lost.
+    Otherwise the last submits of the child would be lost.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
@@ -242,7 +241,7 @@ def _after_fork_in_child() -> None:
     if isinstance(session, Session):
         session.after_fork()
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:  # a child of multiprocessing drops inherited finalizers, then runs these hooks
+        if util is not None:  # a child of multiprocessing drops inherited finalizers before it runs these hooks
             util.register_after_fork(session, _at_exit_of_worker)
 
 

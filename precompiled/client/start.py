@@ -1,7 +1,7 @@
 """Starts a daemon on demand, for clients and for `precompiled daemon start`. A failure is an outcome, not an error.
 
-The daemon reports through a pipe how its start went, and detaches from this process's tree. Any number of processes
-may start a daemon at the same time: a lock lets one process succeed, and the others get "already-running".
+The daemon reports the outcome of its start through a socket, and detaches from this process. If several processes start
+a daemon at the same time, a lock lets one succeed, and the others get "already-running".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.core.json_text import parse_json
 from precompiled.core.paths import NO_PLACE_ACTION
 
 DEFAULT_TIMEOUT_S = 20.0
-TAIL_BYTES = 4096  # the end of a failed daemon's stderr that is kept
+TAIL_BYTES = 4096  # how much of the end of a failed daemon's stderr is kept
 
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
@@ -52,7 +52,7 @@ class StartOutcome:
 
 
 class Starting:
-    """The start of a daemon for ``settings``, in the background. The caller gets its result later."""
+    """The start of a daemon for ``settings``, in the background."""
 
     def __init__(self, settings: Settings) -> None:
         self._outcome: StartOutcome | None = None
@@ -65,13 +65,13 @@ class Starting:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
             return
-        # Use a thread, because the process from which the daemon detaches must be reaped even if no caller requests
-        # the result.
+        # Use a thread, because the process from which the daemon detaches must be reaped even if no caller wants the
+        # result.
         try:
             threading.Thread(
                 target=self._follow, args=(settings, process, ready, errors), name="precompiled-start", daemon=True
             ).start()
-        except RuntimeError as error:  # the interpreter is shutting down, or no thread can be started
+        except RuntimeError as error:  # the interpreter is shutting down, or no thread can start
             ready.close()
             errors.close()
             process.wait()
@@ -98,11 +98,11 @@ class Starting:
         errors: sockets.GuardedSocket,
     ) -> None:
         line, said = _read(ready, errors)
-        # True if the program has closed the socket: the daemon's message is lost, but the daemon may run
+        # If the program closed the socket, the daemon's message is lost, but the daemon may run
         was_closed = ready.fileno() < 0
         ready.close()
         errors.close()
-        process.wait()  # it has detached or failed
+        process.wait()  # the daemon has detached or failed
         if not line and was_closed and daemon_reachable(settings):
             self._finish(StartOutcome("already-running", "the program closed the daemon's descriptor"))
         else:
@@ -110,7 +110,7 @@ class Starting:
 
 
 def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
-    """Start a daemon for ``settings``, and wait until it serves or for ``timeout_s`` seconds."""
+    """Start a daemon for ``settings``. Wait until it serves, for at most ``timeout_s`` seconds."""
     return Starting(settings).result(timeout_s)
 
 
@@ -127,7 +127,7 @@ def arguments(settings: Settings) -> list[str]:
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG applies to the client alone
             counts = origin == "flag"
-        else:  # a default that was set explicitly also counts, because it overrides a file
+        else:  # an explicit default counts too, because it overrides a file
             counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
         if counts:
             flags += ["--" + name.replace("_", "-"), settings.text(name)]
@@ -135,7 +135,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.GuardedSocket, sockets.GuardedSocket]:
-    """Start the process. Returns the process, the socket for its report, and its stderr."""
+    """Start the process. Returns the process, the socket for its report and its stderr."""
     if not sys.executable:
         raise ValueError("the path of this interpreter is unknown")
     ready, telling = socket.socketpair()
@@ -164,12 +164,12 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.Guarded
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables for a daemon or helper that this process starts: its own, with credentials."""
+    """Return the variables for a daemon or helper that this process starts: this process's own, with credentials."""
     found = {
         name: value
         for name, value in os.environ.items()
-        # The new process reads its settings from its arguments. Without PRECOMPILED_LOG, it uses its own log level.
-        # The variables of systemd are meant for this client only.
+        # The new process gets its settings as arguments, and has its own log level. systemd's variables are meant for
+        # this client only.
         if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     }
     found["PRECOMPILED"] = "0"  # keeps the hook inactive in that process
@@ -179,17 +179,17 @@ def variables() -> dict[str, str]:
 
 
 def _source_root() -> str:
-    """The folder that contains this package, if a fresh interpreter would not search it, else ""."""
+    """The folder that contains this package; "" if a new interpreter searches it anyway."""
     root = Path(files.PACKAGE).resolve().parent
     packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}
     return "" if root in packages or not (root / "precompiled" / "service").is_dir() else str(root)
 
 
 def _read(ready: sockets.GuardedSocket, errors: sockets.GuardedSocket) -> tuple[bytes, bytes]:
-    """Read until the daemon sends a line, or ends without one. Returns the line and its stderr."""
+    """Read the daemon's line, which is empty if the daemon ends first. Returns the line and the stderr."""
     said = {ready: b"", errors: b""}
     waiting = [ready, errors]
-    # If the daemon ends without a line, its start has failed. Then read its stderr to the end, for the error message.
+    # If the daemon ends without a line, its start failed, and its stderr has the error message.
     while waiting and not said[ready].endswith(b"\n"):
         sockets.wait(waiting)
         for each in list(waiting):

@@ -1,4 +1,4 @@
-"""Submits a graph, or a further variant of it, and compiles in process the graphs that the daemon does not compile."""
+"""Submits a graph or its variants, and compiles in process the graphs that the daemon does not compile."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.backend")
 
 
-# After these failures of a worker, only Dynamo can get the graph compiled: by a retrace, or with additional guards.
+# After these failures of a worker, the graph needs a retrace by Dynamo, or additional guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# The text of ``no_stand_in``, the reason why a graph must not run eager, for graphs under the setting ``require``.
+# Under ``require``, the text of ``no_stand_in``, the reason why a graph must not run eager.
 REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 
 def as_required(session: Session, program: capture.SerializedGraph) -> capture.SerializedGraph:
-    """Return the program, marked as one that must not run eager if the setting ``require`` is set."""
+    """Return the program. If ``require`` is set, mark that it must not run eager."""
     if session.requires and not program.no_stand_in:
         return replace(program, no_stand_in=REQUIRED)
     return program
@@ -51,8 +51,8 @@ class Submitter:
     """Submits one graph.
 
     - ``about``: returns the graph's source lines, for display (torch_internals/graph/source_lines.py)
-    - ``given``: the graph as Dynamo gave it, if it can be compiled in that form after the trace has ended
-    - ``traced``: the frame that it was traced from, if Dynamo can trace that frame again
+    - ``given``: Dynamo's graph, if it can be compiled in that form after the trace
+    - ``traced``: the graph's frame, if Dynamo can retrace it
     """
 
     session: Session
@@ -68,7 +68,7 @@ class Submitter:
         safe_point: SafePoint,
         may_submit: Callable[[], bool] = lambda: True,
     ) -> Dispatch:
-        """Make the callable of a graph. It submits a variant for sizes that nothing serves, if ``may_submit()``."""
+        """Make the callable of a graph. For sizes that no variant serves, it submits a variant if ``may_submit()``."""
         dispatch = Dispatch(
             self.calls,
             eager,
@@ -84,7 +84,7 @@ class Submitter:
         return dispatch
 
     def request_variant(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
-        """Submit a variant for a call after the swap whose sizes no variant serves. The call itself runs eager.
+        """Submit a variant for a call whose sizes no variant serves. The call itself runs eager.
 
         Raises NotServed if ``require`` is set and the submit fails.
         """
@@ -94,7 +94,7 @@ class Submitter:
                 swap = Swap()
                 swap.on(Event.MISS)
                 self.submit_and_await(program, dispatch, hints, swap, uuid.uuid4().hex)
-        except Exception as error:  # this is the user's call, which runs eager instead
+        except Exception as error:  # the user's call must not raise, so it runs eager
             interruptions.pass_on(error)
             self.session.ledger.count_reason("fallbacks", "submit-failed")
             if self.session.requires:
@@ -102,7 +102,7 @@ class Submitter:
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
     def without_a_job(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
-        """Prepare to compile in process, for a call that must not run eager and whose sizes are not submitted.
+        """Prepare a compile in process, for a call that must not run eager and has no submit for its sizes.
 
         Raises NotServed if ``require`` is set.
         """
@@ -116,7 +116,7 @@ class Submitter:
     def submit_and_await(
         self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
-        """Submit a graph and await its artifact, which then serves ``dispatch``. Raises if the submit fails."""
+        """Submit a graph, and await its artifact for ``dispatch``. Raises if the submit fails."""
         awaited = self._awaited(program, dispatch, hints, swap, id)
         # Add the graph before the submit, so that the daemon's reply finds it.
         self.session.pending.add(awaited)
@@ -130,7 +130,7 @@ class Submitter:
     def _awaited(
         self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
-        """Make the item for which a call of ``dispatch`` waits if it must not run eager."""
+        """Make the item that a call of ``dispatch`` awaits if it must not run eager."""
         awaited = Awaited(
             calls=self.calls,
             program=program,
@@ -150,11 +150,11 @@ class Submitter:
     def _compile_inline(
         self, program: capture.SerializedGraph, hints: list[int], swap: Swap
     ) -> tuple[Compiled, str] | None:
-        """Compile in process. If that needs a new trace, make Dynamo retrace the frame instead.
+        """Compile in process. If the compile needs a new trace, make Dynamo retrace the frame instead.
 
-        A retrace happens at the next call, as with plain torch.compile. Further sizes cause no retrace, because the
-        code that serves the other sizes would be lost. Returns None if the graph stays eager or is retraced. Raises
-        NotNow while an eager run may be repeated, since the second run must be eager as well.
+        Dynamo retraces at the next call, as with plain torch.compile. A further variant causes no retrace, because the
+        retrace would discard the code for the other sizes. Returns None if the graph stays eager or is retraced. Raises
+        NotNow while an eager run may be repeated, because the second run must be eager too.
         """
         report, traced = self.calls.report, self.traced
         if traced is not None and swap is self.calls.swap:
@@ -169,8 +169,7 @@ class Submitter:
             return compile_inline(program, hints, self.given)
         except Exception as error:
             interruptions.pass_on(error)
-            # Plain torch.compile raises this error at the first call. This program has run eager for a while, so
-            # raising now would stop a running service.
+            # Plain torch.compile raises this error at the first call. Now it would stop a running service.
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
                 raise
             log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
@@ -180,9 +179,9 @@ class Submitter:
     def submit(
         self, program: capture.SerializedGraph, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
     ) -> None:
-        """Pass the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
+        """Give the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
 
-        ``waiting``: a call of the user's program waits for the artifact.
+        ``waiting``: whether a call of the user's program waits for the artifact.
         """
         from precompiled import wire
 
@@ -204,7 +203,7 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            # Send the graph without its source lines, which are for display only. The graph may then be small enough.
+            # Without its source lines, which are only for display, the graph may be small enough.
             graph = program.to_job("", hints)
         session.connection.submit(message, graph, on_reply)
 
@@ -214,8 +213,7 @@ def compile_inline(
 ) -> tuple[Compiled, str] | None:
     """Compile in this process. Returns the callable and the guards on its sizes, or None if the graph stays eager.
 
-    Raises the errors that plain torch.compile would raise, and none that may be precompiled's own
-    (docs/decisions/0018).
+    Raises errors of plain torch.compile, and none that may be precompiled's own (docs/decisions/0018).
     """
     from precompiled.torch_internals import gpu_room
     from precompiled.torch_internals.worker import compile_graph as compiling
@@ -229,14 +227,14 @@ def compile_inline(
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
         interruptions.pass_on(reason)
-        # As in a worker, the result is refused because it would be valid for only some of the calls.
+        # As in a worker, the result would be valid for only some of the calls.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
         interruptions.pass_on(error)
         if gpu_room.is_full(error) and not program.no_stand_in:
-            # The program's own steps have filled the memory by now. Plain torch.compile would have compiled before
-            # these steps.
+            # The program's own steps have filled the memory. Plain torch.compile would have compiled before these
+            # steps.
             log.warning("a graph stays eager, because the GPU lacks memory for its code: %s", error)
             return None
         if given is None:
@@ -245,7 +243,7 @@ def compile_inline(
         captured = error
     compiled, raised = _compile_as_given(program, hints, given, captured)
     if raised is not None:
-        raise raised  # outside the handlers, so that the captured program's error is not its context
+        raise raised  # outside the handlers, so that ``captured`` is not its context
     return None if compiled is None else (compiled, "")
 
 
@@ -254,13 +252,13 @@ def _compile_as_given(
 ) -> tuple[Compiled | None, Exception | None]:
     """Compile the graph as Dynamo gave it, after its captured program failed with ``captured``.
 
-    Returns a callable for all calls, or the error to raise to the user, or neither.
+    Returns a callable for all calls, and the error to raise. At least one is None.
     """
     try:
         compiled = compile_after_trace.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         interruptions.pass_on(error)
-        # The two compiles share only the graph: if both raise the same type, the error is torch's.
+        # The two compiles share only the graph. If both raise the same type, the error is torch's.
         if type(error) is type(captured):
             return None, compile_after_trace.raised_by_dynamo(given.name, error)
         log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)

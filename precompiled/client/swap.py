@@ -1,7 +1,7 @@
 """Tracks the state of one graph in one process, as a pure state machine without I/O, clock or torch.
 
-``Swap.on`` takes an event and returns an instruction, which ``pending.py`` carries out. Most events return None,
-since the code that reports them has already done the work.
+``Swap.on`` takes an event and returns an instruction, which ``pending.py`` carries out. For most events it returns
+None, because the caller has already acted.
 
 ::
 
@@ -28,8 +28,8 @@ from precompiled.core.errors import PrecompiledError
 class State(str, Enum):
     """The public states of a graph (``GraphReport.state``)."""
 
-    EAGER = "eager"  # captured, not looked up yet
-    PENDING = "pending"  # runs eager, awaits its artifact
+    EAGER = "eager"  # captured, but not looked up
+    PENDING = "pending"  # runs eager and awaits its artifact
     COMPILED = "compiled"
     FAILED = "failed"  # stays eager in this process; with ``require`` its calls raise NotServed
     BYPASSED = "bypassed"  # compiled in process, as without precompiled
@@ -42,7 +42,7 @@ class Event(str, Enum):
     PUBLISHED = "published"  # the artifact is in the store
     LOADED = "loaded"
     LOAD_FAILED = "load-failed"
-    FAILED = "failed"  # no artifact will come, and nothing is compiled in process
+    FAILED = "failed"  # no artifact will come, and the client compiles nothing
     REFUSED = "refused"  # the daemon refuses to compile it
 
 
@@ -52,7 +52,7 @@ class Instruction(str, Enum):
     COMPILE_INLINE_LATER = "compile-inline-later"  # compile in process at the next call
 
 
-# A graph whose artifact cannot be loaded is submitted again until this many loads have failed.
+# If an artifact cannot be loaded, the client submits the graph again, until this many loads have failed.
 MAX_LOADS = 3
 
 _TABLE: dict[tuple[State, Event], tuple[State, Instruction | None]] = {
@@ -79,7 +79,7 @@ class Swap:
     story: list[str] = field(default_factory=list)
 
     def on(self, event: Event) -> Instruction | None:
-        """Take an event and return what to do next, or None. A graph in a final state ignores late events."""
+        """Take an event, and return the next instruction or None. In a final state, ignore events."""
         self.story.append(f"{self.state.value} + {event.value}")
         if self.state in _FINAL:
             return None

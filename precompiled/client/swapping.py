@@ -1,4 +1,4 @@
-"""Loads the artifact of a pending graph, and makes the graph's next call run it."""
+"""Loads the artifact of a pending graph for the graph's next call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 
 def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exception | None:
-    """Load the artifact and make it serve the graph. Returns the error if it cannot be used."""
+    """Load the artifact and make it serve the graph. Returns the error if the artifact cannot be used."""
     report = item.calls.report
     started = time.perf_counter()
     try:

@@ -55,7 +55,7 @@ class Reader:
     """Parses a peer's bytes: ``feed`` them, then call ``next_message`` until it returns None."""
 
     def __init__(self, max_bytes: int) -> None:
-        """``max_bytes``: the limit of one message. A longer message raises WireError before any of its bytes is kept."""
+        """``max_bytes``: the limit of one message. A longer message raises WireError, and none of its bytes is kept."""
         self._max_bytes = max_bytes
         self._data = bytearray()
         self._at = 0  # the position in _data up to which it is parsed

@@ -175,7 +175,7 @@ def capture(
 
 
 def modules(program: ProgramData) -> dict[str, str]:
-    """Map the modules that a worker of a parsed program must import, and the operators that it must define, to digests."""
+    """Map modules that a worker of a parsed program must import, and operators that it must define, to digests."""
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 

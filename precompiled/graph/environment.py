@@ -239,7 +239,7 @@ def cpu_in_words() -> dict[str, str]:
 
 
 def set_by_program() -> list[str]:
-    """Variables of the key whose values have changed since this process started. Empty if the first values are unknown."""
+    """Variables of the key whose values have changed since this process started. Empty if those are unknown."""
     began = _began_with()
     return [name for name, value in _keyed_variables(of_a_worker=False).items() if began and began.get(name) != value]
 
