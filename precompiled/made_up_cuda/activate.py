@@ -54,7 +54,7 @@ def in_a_worker() -> None:
     # LD_PRELOAD gets the paths of files. A folder in LD_LIBRARY_PATH would change the keys of graphs.
     ready = os.environ["TRITON_LIBCUDA_PATH"]
     if set(ready) & {" ", ":"}:  # they separate paths in LD_PRELOAD (ld.so(8))
-        _say(f"{ready} has a blank or a colon: torch 2.11 cannot compile kernels in processes of their own")
+        _say(f"{ready} has a blank or a colon: torch 2.11 cannot compile kernels in separate processes")
         return
     paths = [f"{ready}/{name}" for name in (_NVML, _CUDA)]
     os.environ["LD_PRELOAD"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_PRELOAD")])])

@@ -139,7 +139,7 @@ def build(python: str) -> None:
     except ValueError:
         raise PrecompiledError(
             f"{python} cannot build a made-up GPU: it ended with status {done.returncode}",
-            "Its last words are above; its environment needs precompiled",
+            "See its output above, and install precompiled in its environment",
             code="target-unavailable",
         ) from None
     if "problem" in found:

@@ -92,7 +92,7 @@ class Adaptor(InductorStandaloneAdaptor):
         if config is None:
             raise Bypass("vLLM compiles before it has set its configuration", code="vllm-context")
         if config.compilation_config.use_inductor_graph_partition:
-            raise Bypass("use_inductor_graph_partition has Inductor cut the graph", code="vllm-context")
+            raise Bypass("Inductor cuts the graph (use_inductor_graph_partition)", code="vllm-context")
         options = dict(compiler_config or {})
         compiler_interface.set_inductor_config(options, compile_range)
         compiler_interface.set_functorch_config()

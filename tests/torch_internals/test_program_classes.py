@@ -214,7 +214,7 @@ def test_two_classes_with_one_description_are_refused(kind_of: Kinds) -> None:
     described = program_classes.Described()
     modules: dict[str, str] = {}
     described.name(one, modules)
-    with pytest.raises(Bypass, match="two of it"):
+    with pytest.raises(Bypass, match="two classes with this source"):
         described.name(other, modules)
     with pytest.raises(ValueError, match="has 2 tensor subclasses"):
         program_classes.find(modules)

@@ -159,7 +159,7 @@ def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
                 left.remove(expression)
                 _assert(graph, expression, values)
     if left:
-        raise Bypass(f"it asserts {left[0]}, of what is none of its values", code="runtime-assertion")
+        raise Bypass(f"the graph asserts {left[0]}, but lacks one of its values", code="runtime-assertion")
 
 
 def _assert(graph: torch.fx.Graph, expression: object, values: Mapping[sympy.Symbol, object]) -> None:

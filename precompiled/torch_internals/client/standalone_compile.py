@@ -27,7 +27,7 @@ def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     from torch._inductor.compile_fx import graph_returns_tuple
 
     if not graph_returns_tuple(module):
-        raise Bypass("a graph that is compiled by itself gives one tensor, and no tuple", code="direct-call")
+        raise Bypass("the graph returns a tensor instead of a tuple", code="direct-call")
     return module
 
 

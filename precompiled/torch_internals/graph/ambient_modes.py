@@ -253,7 +253,7 @@ def _set_opt_einsum(enabled: bool, strategy: str | None) -> None:
         return
     einsum = torch.backends.opt_einsum
     if not einsum.is_available():
-        raise CompileFailed("the program has opt_einsum, and the worker has not", code="environment-differs")
+        raise CompileFailed("the program has opt_einsum, but the worker lacks it", code="environment-differs")
     einsum.enabled = enabled
     if enabled:
         einsum.strategy = strategy

@@ -69,4 +69,4 @@ def _class(kind: type, modules: dict[str, str]) -> user_modules.Name:
 
 
 def _refuse(value: object) -> None:
-    raise Bypass(f"a tensor subclass is described by a {type(value).__name__}", code="unsupported-input")
+    raise Bypass(f"the context of a tensor subclass has a {type(value).__name__}", code="unsupported-input")

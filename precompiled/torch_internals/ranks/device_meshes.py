@@ -99,19 +99,19 @@ class Meshes:
 def _refuse(mesh: DeviceMesh) -> None:
     why = ""
     if not all(hasattr(mesh, name) for name in _ASKED):  # also true if no groups were created for it
-        why = "is not as torch 2.13 and 2.15 have it"
+        why = "lacks attributes that torch 2.13 and 2.15 set"
     elif mesh.get_coordinate() is None:
         why = "does not have this rank"
     elif len(mesh._dim_group_names) != len(mesh.shape):
         why = "has dimensions without groups"
     elif mesh._thread_id is not None:
-        why = "is of one thread"
+        why = "belongs to one thread"
     elif any(mesh.get_local_rank(dim) != place for dim, place in enumerate(mesh.get_coordinate())):
-        why = "has its ranks in another order than their groups"
+        why = "orders its ranks differently from their groups"
     elif len(mesh.shape) > 1 and mesh._get_root_mesh()._flatten_mapping:
         why = "has dimensions that are flattened elsewhere"  # collectives may use the groups of these dimensions
     if why:
-        raise Bypass(f"a mesh of the graph's {why}", code="mesh")
+        raise Bypass(f"a mesh of the graph {why}", code="mesh")
 
 
 def create_meshes(inputs: InputsData, asked: rank_dependence.RankReads) -> list[DeviceMesh]:

@@ -106,5 +106,5 @@ def applied(state: Mapping[str, Any] | None) -> Iterator[None]:
                 stack.callback(setattr, _redistribute, name, getattr(_redistribute, name))
                 setattr(_redistribute, name, state[name])
         if read() != state:
-            raise CompileFailed("DTensors are in another state in a worker", code="environment-differs")
+            raise CompileFailed("the worker's state for DTensors differs", code="environment-differs")
         yield

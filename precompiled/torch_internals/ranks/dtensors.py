@@ -72,7 +72,7 @@ def encode_context(value: Any, position: int) -> dict[str, object]:
     """The context of a DTensor, without its sizes: the encoded tensor has these. Raises Bypass for an unknown form."""
     attributes, context = value.__tensor_flatten__()
     if attributes != ["_local_tensor", "device_mesh"] or len(context) != 4:
-        raise Bypass(f"input {position} is a DTensor that torch describes in another way", code="unsupported-input")
+        raise Bypass(f"input {position} is a DTensor of an unknown form", code="unsupported-input")
     placements, meta, order, requires_grad = context
     if requires_grad != value.requires_grad or meta is None:
         raise Bypass(f"input {position} is a DTensor whose parts differ", code="unsupported-input")

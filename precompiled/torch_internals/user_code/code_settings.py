@@ -64,7 +64,7 @@ def encode(value: object, plain: Callable[[Any], Any]) -> dict[str, object] | No
     if callable(value):
         kind = type(value)
         if getattr(kind, "__slots__", ()) or not hasattr(value, "__dict__"):
-            raise Bypass(f"a {kind.__qualname__} keeps what cannot be read", code="custom-pass")
+            raise Bypass(f"a {kind.__qualname__} has state that cannot be read", code="custom-pass")
         uuid = value.uuid() if hasattr(value, "uuid") else None
         return {"object": [_name(kind), plain(dict(vars(value))), repr(uuid)]}
     return None

@@ -84,7 +84,7 @@ def _foreign(operator: str) -> str | None:
 
 
 def _shown(file: str) -> str:
-    return "a place that torch.library does not tell" if file == torch.library.__file__ else file
+    return "a place that torch.library does not record" if file == torch.library.__file__ else file
 
 
 @cache

@@ -51,7 +51,7 @@ class Described:
         if known not in self.classes:
             self.units.append(unit)
         if self.classes.setdefault(known, kind) is not kind:
-            _refuse(kind, "there are two of it")
+            _refuse(kind, "the inputs have two classes with this source")
         modules.update(program_units.worker_needs(unit))
         modules[f"{PREFIX}{kind.__qualname__}"] = known
         return ["", kind.__qualname__, known]
@@ -137,7 +137,7 @@ def _found(name: str, digest: str) -> type:
     except Bypass as refused:
         raise ValueError(str(refused)) from refused
     if len(found) != 1:
-        raise ValueError(f"the program has {len(found) or 'no'} tensor subclasses {name} that are as the graph's was")
+        raise ValueError(f"the program has {len(found) or 'no'} tensor subclasses {name} that equal the graph's")
     return found[0]
 
 

@@ -135,7 +135,7 @@ class Source:
             self._texts[name] = self._definition(name, value)
         elif isinstance(value, type) and self._has_no_name(value):
             if not self._anew:
-                self._refuse(f"{name} is a class of the program's")
+                self._refuse(f"{name} is a class of the program")
             if name != value.__name__ or self._classes.setdefault(name, value) is not value:
                 self._refuse(f"the class {value.__qualname__} has two names, or two classes have one")
             self._texts[name] = ""
