@@ -12,6 +12,7 @@ import json
 import logging
 import mmap
 import os
+import random
 import shutil
 import signal
 import sys
@@ -255,23 +256,48 @@ class Attempts:
         self.plan.folder = str(folder).encode()
 
     def all(self, operation: str, error: int, every: int, to_the_end: bool) -> dict[str, object]:
+        """Let call 1, 1 + ``every``, ... fail, each in its own try."""
         tried, at, problems = 0, 1, []
         while True:
-            problem = self._one(OPERATIONS[operation], at, error, to_the_end)
-            if problem:
-                call = self.plan.call.decode()
-                name = errno.errorcode.get(error, "SIGKILL")
-                problems.append(f"{operation}: {name} at call {at} ({call}), to_the_end={to_the_end}: {problem}")
+            problems += self._problems(operation, [at], error, to_the_end)
             if not self.plan.fired or len(problems) > 20:
                 return {"tried": tried, "problems": problems}
             tried, at = tried + 1, at + every
 
-    def _one(self, operation: Operation, at: int, error: int, to_the_end: bool) -> str:
-        """Run an operation once. Returns the problem that a check found, or ""."""
+    def random(self, operation: str, error: int, count: int) -> dict[str, object]:
+        """Let a random call fail, repeat the operation in the same store, and let a random call fail there, too."""
+        problems = self._problems(operation, [0], error, False)
+        calls = self.plan.calls
+        for _ in range(count):
+            places = [random.randint(1, calls) for _ in range(2)]
+            problems += self._problems(operation, places, error, False)
+        return {"tried": count, "problems": problems}
+
+    def _problems(self, operation: str, places: list[int], error: int, to_the_end: bool) -> list[str]:
+        """Run an operation once per place, and return the problem that a check found, if any."""
+        problem = self._one(OPERATIONS[operation], places, error, to_the_end)
+        call, name = self.plan.call.decode(), errno.errorcode.get(error, "SIGKILL")
+        where = f"{operation}: {name} at call {places} ({call}), to_the_end={to_the_end}"
+        return [f"{where}: {problem}"] if problem else []
+
+    def _one(self, operation: Operation, places: list[int], error: int, to_the_end: bool) -> str:
         shutil.rmtree(self.folder, ignore_errors=True)
         root = self.folder / "store"
         self.folder.mkdir(mode=0o700, parents=True)
         operation.prepare(root)
+        for at in places:
+            ended = self._forked(operation, root, at, error, to_the_end)
+            if ended not in ("done", "raised", "killed"):
+                return ended
+        try:
+            operation.check(root, ended)
+            self._check_rest(root)
+        except Exception:
+            return f"{ended}, then {traceback.format_exc(limit=-1)}"
+        return ""
+
+    def _forked(self, operation: Operation, root: Path, at: int, error: int, to_the_end: bool) -> str:
+        """Run the operation in a fork. Returns how it ended, or a problem."""
         plan = self.plan
         plan.at, plan.error, plan.to_the_end, plan.calls, plan.fired, plan.call = at, error, to_the_end, 0, 0, b""
         reading, writing = os.pipe()
@@ -285,15 +311,8 @@ class Attempts:
             ended = file.read().decode()
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            ended = "killed"
-        if ended not in ("done", "raised", "killed"):
-            return ended or f"ended by {status}"
-        try:
-            operation.check(root, ended)
-            self._check_rest(root)
-        except Exception:
-            return f"{ended}, then {traceback.format_exc(limit=-1)}"
-        return ""
+            return "killed"
+        return ended or f"ended by {status}"
 
     def _run(self, operation: Operation, root: Path) -> str:
         """How the operation ended in this fork, or a problem."""
@@ -330,7 +349,8 @@ def main() -> None:
     eviction.TMP_MAX_AGE_S = -1.0
     attempts = Attempts(Path(sys.argv[1]))
     for line in sys.stdin:
-        print(json.dumps(attempts.all(**json.loads(line))), flush=True)
+        request = json.loads(line)
+        print(json.dumps(getattr(attempts, request.pop("how"))(**request)), flush=True)
 
 
 if __name__ == "__main__":

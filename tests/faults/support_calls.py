@@ -54,9 +54,15 @@ class FailingCalls:
         """Repeat an operation with an error at call 1, 1 + ``every``, ... until it ends before the call. Returns the
         number of tries. ``to_the_end``: all later calls fail, too. Fails the test if a check finds a problem.
         """
+        return self._request("all", operation=operation, error=error, every=every, to_the_end=to_the_end)
+
+    def attempt_twice_at_random(self, operation: str, error: int, count: int) -> int:
+        """Run an operation twice in one store, with an error at a random call of each, ``count`` times."""
+        return self._request("random", operation=operation, error=error, count=count)
+
+    def _request(self, how: str, **request: Any) -> int:
         assert self._process.stdin is not None and self._process.stdout is not None
-        request: dict[str, Any] = {"operation": operation, "error": error, "every": every, "to_the_end": to_the_end}
-        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.write(json.dumps({"how": how, **request}) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
         assert not answer["problems"], "\n".join(answer["problems"])

@@ -38,6 +38,10 @@ def family(pid: int) -> set[int]:
     return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
 
 
+def has_ended(reply: object) -> bool:
+    return isinstance(reply, wire.Rejected) or getattr(reply, "state", "") == "published"
+
+
 def compiled(daemon: DaemonUnderTest, do: str = "publish", key: str = "", **values: object) -> object:
     """Submit a graph, and return how its job ended."""
     with raw_client(daemon.settings) as client:
@@ -53,17 +57,28 @@ def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
     daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:
     cases = list(itertools.product(PHASES, ENDS))
-    number = tries(4, 5 * len(cases))
+    number = tries(SLOTS, 25 * len(cases))
     before = daemon.stats()
-    for case in range(number):
-        # A step that is prime to both numbers: few tries have different phases and ends, too.
-        phase, how = cases[case * 13 % len(cases)]
-        key = f"{phase}-{how}-{case}"
-        found = compiled(daemon, "end-once", key=key, mark=str(tmp_path / key), phase=phase, how=how)
-        assert getattr(found, "state", "") == "published", (phase, how, found)
+    for first in range(0, number, SLOTS):
+        submitted = {}
+        with raw_client(daemon.settings) as client:
+            for case in range(first, first + SLOTS):
+                # A step that is prime to both numbers: few tries have different phases and ends, too.
+                phase, how = cases[case * 13 % len(cases)]
+                key = f"{phase}-{how}-{case}"
+                message = daemon.submit(
+                    key=key, environment=daemon.environment(HERE=str(daemon.directory)), waiting=True
+                )
+                client.submit(message, graph("end-once", mark=str(tmp_path / key), phase=phase, how=how))
+                submitted[message.id] = key
+            while submitted:
+                reply = client.receive_until(has_ended)
+                assert getattr(reply, "state", "") == "published", (submitted[reply.id], reply)
+                del submitted[reply.id]
     after = daemon.stats()
     assert after.retried - before.retried <= number and after.failed == before.failed
     assert after.compiled - before.compiled >= number * (len(PHASES) - 1) // len(PHASES)
+    assert len(list(tmp_path.iterdir())) == number, "each case ended a worker"
 
 
 @pytest.mark.fault("compiler-dies")
