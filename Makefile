@@ -141,10 +141,12 @@ test-all: $(STAMP) ## Every suite that this machine can run, with the time of ea
 test-slow: $(STAMP) ## The tests that take minutes each
 	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m slow $(PYTEST_ARGS)
 
+# In the environments of test-buckets and test-versions, if they are installed. The run says what it could not try.
 .PHONY: test-faults
 test-faults: $(STAMP) ## Faults of processes, files, disks, clocks and peers, many times each (an hour; ARGS='--fault KIND', --docs)
-	@PRECOMPILED_TESTS_FAULTS=full $(BIN)/python -m pytest -p tests.lanes -p tests.faults.plugin -n 2 \
-	    -m 'not systemd and not versions and not buckets and not container and not gpu' $(ARGS) $(PYTEST_ARGS)
+	@test -x .venvs/buckets/bin/python && python=.venvs/buckets/bin/python || python=$(BIN)/python
+	@PRECOMPILED_TESTS_FAULTS=full PRECOMPILED_VERSION_TESTS=installed $$python -m pytest -p tests.lanes \
+	    -p tests.faults.plugin -n 2 -m 'not systemd and not container and not gpu' $(ARGS) $(PYTEST_ARGS)
 
 .PHONY: test-ranks
 test-ranks: $(STAMP) ## Ranks that do not start alike: late, killed, evicted, cold (STARTS=200 of them; 20 minutes)

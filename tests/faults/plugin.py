@@ -6,6 +6,7 @@ tests/conftest.py says how often a test provokes its fault: rarely in `make test
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,38 @@ KINDS = {
     "program": "The program itself raises, is interrupted or exits",
     "remote": "The remote or the farm fails at any request",
 }
-HEADERS = ("fault", "tests", "tried", "failed", "not run here", "seconds", "at")
+# Faults of precompiled that tests of a kind have found since these tests exist. The commit mends the fault; "" if it
+# is not mended.
+FOUND: dict[str, list[tuple[str, str]]] = {
+    "worker-dies": [
+        ("86fa5dc0", "a death before the worker had read its graph counted against the graph"),
+        ("f5fbb29a", "a job that the worker had read, but not begun, counted as begun"),
+    ],
+    "daemon-dies": [("ca5d592b", "workers of low priority outlived their daemon on a busy host")],
+    "hangs": [
+        ("bd6131c2", "a FIFO in place of a settings file, a log or a helper's state blocked the process"),
+        ("ee17a84a", "the record of a compile that took too long did not name the place"),
+    ],
+    "memory": [("90f0c289", "a daemon or worker without memory for a message or a graph ended")],
+    "failing-calls": [("fa7445ed", "a call that failed between open and use of a file left its descriptor open")],
+    "damaged-files": [
+        ("38661f15", "a failure record whose texts are numbers was accepted"),
+        ("38661f15", "a failure record whose times are infinite was kept for ever"),
+    ],
+    "bombs": [
+        ("38661f15", "deeply nested JSON raised RecursionError in a client, a helper and the watcher"),
+        ("38661f15", "a reader reserved the largest allowed size before it read a small file"),
+        ("38661f15", "deeply nested TOML raised RecursionError"),
+    ],
+    "untrusted-files": [("38661f15", "a listing of packages followed a link to another directory")],
+    "file-systems": [("8554de0b", "an artifact in a lower layer of an overlay could not be quarantined or evicted")],
+    "eviction": [
+        ("b89a3dcb", "a publish failed if an eviction emptied its slot at the moment of its rename"),
+        ("6e7d47ac", "an eviction removed files of a directory that a writer was about to publish"),
+    ],
+    "program": [("6ba4ed4c", "precompiled swallowed the exception of a signal handler that interrupted its code")],
+}
+HEADERS = ("fault", "tests", "tried", "failed", "not run here", "found", "mended", "seconds", "measured", "at")
 
 
 @dataclass
@@ -53,13 +85,16 @@ class Row:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    measured: str = ""
 
     def has_run(self) -> bool:
         return bool(self.tests or self.skipped)
 
-    def cells(self, commit: str) -> list[str]:
+    def cells(self, commit: str) -> dict[str, str]:
         numbers = (self.tests, self.tried, self.failed, self.skipped, round(self.seconds))
-        return [*(f"{number:,}" for number in numbers), commit]
+        names = ("tests", "tried", "failed", "not run here", "seconds")
+        counts = {name: f"{number:,}" for name, number in zip(names, numbers, strict=True)}
+        return {**counts, "measured": self.measured or "-", "at": commit}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,20 +125,37 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     cells = {KINDS[kind]: row.cells(facts["commit"]) for kind, row in _rows(terminalreporter).items() if row.has_run()}
     terminalreporter.section("faults")
     terminalreporter.write_line(_table(cells))
+    for line, count in sorted(Counter(_not_run(terminalreporter)).items()):
+        terminalreporter.write_line(f"NOT RUN HERE: {line} ({count} tests)", yellow=True)
     if config.getoption("docs"):
         parts = [f"On {facts['cores']} cores ({facts['cpu']}):", _table(_rows_of_the_page() | cells)]
         write_part("make test-faults ARGS=--docs", parts, PAGE)
 
 
-def _rows_of_the_page() -> dict[str, list[str]]:
+def _not_run(terminalreporter: Any) -> Iterator[str]:
+    """Yield the kind and the reason of each test or module that was skipped."""
+    for report in terminalreporter.stats.get("skipped", ()):
+        kind = dict(getattr(report, "user_properties", ())).get("fault", report.nodeid)
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        yield f"{kind}: {reason.removeprefix('Skipped: ')}"
+
+
+def _rows_of_the_page() -> dict[str, dict[str, str]]:
     """Return the rows of earlier runs. A run of all kinds takes too long, so a row stays until its kind runs again."""
     lines = (ROOT / "docs" / PAGE).read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {fault: cells for fault, *cells in rows if fault in KINDS.values()}
+    headers = next(row for row in rows if row[0] == HEADERS[0])
+    return {row[0]: dict(zip(headers, row, strict=True)) for row in rows if row[0] in KINDS.values()}
 
 
-def _table(cells: dict[str, list[str]]) -> str:
-    return markdown(HEADERS, [[fault, *cells[fault]] for fault in KINDS.values() if fault in cells])
+def _table(cells: dict[str, dict[str, str]]) -> str:
+    rows = []
+    for kind, fault in KINDS.items():
+        if fault in cells:
+            commits = [commit for commit, _ in FOUND.get(kind, [])]
+            found = {"fault": fault, "found": str(len(commits)), "mended": str(sum(map(bool, commits)))}
+            rows.append([{"measured": "-", **cells[fault], **found}[header] for header in HEADERS])
+    return markdown(HEADERS, rows)
 
 
 def _rows(terminalreporter: Any) -> dict[str, Row]:
@@ -117,6 +169,7 @@ def _rows(terminalreporter: Any) -> dict[str, Row]:
         if report.when == "call" and not report.skipped:
             row.tests += 1
             row.tried += properties.get("tried", 1)
+            row.measured = properties.get("measured", row.measured)
     return rows
 
 

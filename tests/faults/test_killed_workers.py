@@ -85,7 +85,7 @@ def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
 def test_jobs_of_workers_that_are_killed_together_are_all_published(
     daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:
-    for number in range(tries(1, 20)):
+    for number in range(tries(1, 160)):
         go = tmp_path / f"go{number}"
         with raw_client(daemon.settings) as client:
             messages = [daemon.submit(waiting=True) for _ in range(SLOTS)]

@@ -33,12 +33,12 @@ class Unavailable(Exception):
 _unavailable: dict[str, Unavailable] = {}
 
 
-def python_of(version: str) -> str:
+def python_of(version: str, *, may_install: bool = True) -> str:
     """Return the interpreter of an environment with this torch version. Raise Unavailable if there is none."""
     if version in _unavailable:
         raise _unavailable[version]
     try:
-        return _given().get(version) or _made(version)
+        return _given().get(version) or _own().get(version) or _made(version, may_install)
     except Unavailable as error:
         _unavailable[version] = error
         raise
@@ -57,6 +57,15 @@ def _given() -> dict[str, str]:
     return found
 
 
+@cache
+def _own() -> dict[str, str]:
+    """The environment of this test run."""
+    try:
+        return {_probe(sys.executable): sys.executable}
+    except Unavailable:  # it lacks what the programs of these tests need
+        return {}
+
+
 def _probe(python: str) -> str:
     """Return the torch version of a usable environment."""
     try:
@@ -70,7 +79,7 @@ def _probe(python: str) -> str:
 
 
 @cache
-def _made(version: str) -> str:
+def _made(version: str, may_install: bool) -> str:
     base = os.environ.get("PRECOMPILED_TEST_VENV_CACHE")
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "precompiled-tests")
@@ -84,6 +93,8 @@ def _made(version: str) -> str:
             # The stamp is written last, so an interrupted installation has no stamp.
             written = folder / "stamp"
             if not written.exists() or written.read_text() != stamp:
+                if not may_install:
+                    raise Unavailable(f"{folder} is missing or out of date (make test-versions installs it)")
                 _install(folder, python, needs)
                 written.write_text(stamp)
             # Several checkouts share an environment, and an earlier checkout may be gone. The editable install must

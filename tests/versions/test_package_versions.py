@@ -11,7 +11,7 @@ from packages.cases.never_kept import NEVER
 from support_host import Host
 from support_packages import CASES, LAST, run, write
 
-pytestmark = [pytest.mark.fault("version-skew"), pytest.mark.versions]
+pytestmark = pytest.mark.versions
 
 VERSIONS = ("2.11.0", "2.15.0")  # tests/packages/test_package_soundness.py covers the everyday version
 PARTS = 3  # each part stays within a test's time limit on a busy machine

@@ -15,7 +15,7 @@ import pytest
 import support_corpus
 from support_host import Host
 
-pytestmark = [pytest.mark.fault("version-skew"), pytest.mark.versions]
+pytestmark = pytest.mark.versions
 
 OLDEST, EVERYDAY, NEWEST = "2.11.0", "2.13.0", "2.15.0"
 MLP = {"model": "mlp", "training": True}
@@ -25,6 +25,7 @@ def states(graphs: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
     return {(graph["state"], graph["source"]) for graph in graphs}
 
 
+@pytest.mark.fault("version-skew")
 def test_one_daemon_serves_two_environments_at_the_same_time(host: Host, python_of: Callable[[str], str]) -> None:
     pythons = {version: python_of(version) for version in (EVERYDAY, NEWEST)}
     host.start_daemon()
@@ -59,6 +60,7 @@ def test_one_daemon_serves_two_environments_at_the_same_time(host: Host, python_
     assert host.stats().compiled == 2
 
 
+@pytest.mark.fault("version-skew")
 @pytest.mark.parametrize("version", [OLDEST, EVERYDAY, NEWEST])
 @pytest.mark.parametrize(
     ("model", "training"), [("mlp", True), ("mlp", False), ("gpt2", True)], ids=["mlp-train", "mlp-infer", "gpt2-train"]
