@@ -9,8 +9,6 @@ import contextlib
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
-
 from support_peers import connected
 
 from precompiled import wire

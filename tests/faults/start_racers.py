@@ -11,10 +11,11 @@ import os
 import sys
 from contextlib import suppress
 
-from precompiled.client import daemon_link  # noqa: F401  (imported here once, instead of in each fork)
 from precompiled.service import __main__ as service
-from precompiled.service import daemon, journal, log_lines, notify  # noqa: F401
+from precompiled.service import daemon, journal, log_lines, notify  # noqa: F401  (imported once, not in each fork)
 from precompiled.service.processes import become_subreaper
+
+from precompiled.client import daemon_link  # noqa: F401
 
 
 def race(arguments: list[str], racers: int) -> list[dict[str, object]]:

@@ -124,7 +124,8 @@ def test_full_queue_replies_busy_and_serves_all_who_submit_again(
 def loading(daemon: DaemonUnderTest, connections: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process whose connections request as fast as the daemon replies."""
     command = [sys.executable, Path(__file__).parent / "loading_clients.py", daemon.runtime_dir, str(connections)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    environment = {**os.environ, "PRECOMPILED": "0", "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"loading\n"
             yield process
@@ -149,17 +150,23 @@ def test_loaded_daemon_replies_to_each_request_of_another_client(
     number, each = tries(100, 10_000), 100
     quiet: list[float] = []
     loaded: list[float] = []
-    with running_daemon(tmp_path / "d") as daemon, connected(daemon.runtime_dir) as peer:
-        with loading(daemon, CLIENTS) as load:
-            for _ in range(max(1, number // each // 2)):
-                os.kill(load.pid, signal.SIGSTOP)
-                daemon.status()  # the daemon has replied to what the load has sent
-                quiet += [seconds_to_reply(peer) for _ in range(each)]
-                used = cpu_s(load)
-                os.kill(load.pid, signal.SIGCONT)
-                wait_until(lambda used=used: cpu_s(load) > used, "the load goes on")
-                loaded += [seconds_to_reply(peer) for _ in range(each)]
-    # Printed, not asserted: the measurement, the daemon and its load share two cores with other tests. The share that
-    # each gets decides the highest percent of the times, and varies by more than the factor of two that is wanted.
+    with (
+        running_daemon(tmp_path / "d") as daemon,
+        connected(daemon.runtime_dir) as peer,
+        loading(daemon, CLIENTS) as load,
+    ):
+        for _ in range(max(1, number // each // 2)):
+            os.kill(load.pid, signal.SIGSTOP)
+            daemon.status()  # the daemon has replied to what the load has sent
+            quiet += [seconds_to_reply(peer) for _ in range(each)]
+            used = cpu_s(load)
+            os.kill(load.pid, signal.SIGCONT)
+            wait_until(lambda used=used: cpu_s(load) > used, "the load goes on")
+            loaded += [seconds_to_reply(peer) for _ in range(each)]
+    # Printed, not asserted: the measurement, the daemon and its load share two cores with other tests. Which of them
+    # runs decides the slowest percent of the replies, and that varies by more than a factor of two.
     milliseconds = [1000 * sorted(times)[len(times) * 99 // 100] for times in (quiet, loaded)]
-    record_property("measured", "p99 of a reply: {:.1f} ms quiet, {:.1f} ms loaded".format(*milliseconds))
+    record_property(
+        "measured",
+        "p99 of a reply: {:.1f} ms quiet, {:.1f} ms behind 64 clients that never pause".format(*milliseconds),
+    )
