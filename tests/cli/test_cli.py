@@ -51,12 +51,11 @@ def test_version_and_help() -> None:
         ["status", "--cache-dir", "relative"],
     ],
 )
-def test_wrong_use_is_status_2(environment: dict[str, str], arguments: list[str]) -> None:
-    plain = precompiled(environment, *arguments)
-    assert plain.returncode == 2 and plain.stdout == "" and plain.stderr.startswith("precompiled: ")
-    assert "--help" in plain.stderr and "Traceback" not in plain.stderr
-    as_json = precompiled(environment, *arguments, "--json")
-    assert as_json.returncode == 2 and json.loads(as_json.stdout)["error"]["code"] == "usage"
+def test_wrong_use_is_status_2(settled: None, arguments: list[str]) -> None:
+    plain = invoke(*arguments)
+    assert plain.exit_code == 2 and plain.stdout == "" and plain.stderr.startswith("precompiled: ")
+    assert "--help" in plain.stderr
+    assert answer(*arguments, status=2)["error"]["code"] == "usage"
 
 
 @pytest.mark.reason("bad-config")

@@ -375,6 +375,7 @@ def perceptron(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> to
     return torch.nn.functional.gelu(x @ first) @ second
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
 def test_late_compile_does_not_draw_the_programs_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor measures kernels on random tensors, which must not change the program's random state."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import os
 import re
 import runpy
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import support_zygote
 from click.testing import CliRunner
+from support_host import Client
 
 from precompiled.cli import app
 from precompiled.core import words
@@ -173,7 +175,8 @@ assert reasons.outcome("submit-failed", runs=True) is reasons.Outcome.EAGER
 assert not [path for path in opened if path.endswith("reasons.tsv")]
 assert reasons.read_reasons() and [path for path in opened if path.endswith("reasons.tsv")]
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+    client = Client(support_zygote.start([sys.executable, "-c", program], os.environ, ROOT))
+    client.ended()
 
 
 def test_bypassed_graphs_are_always_compiled_in_process() -> None:

@@ -33,6 +33,7 @@ def test_wait_returns_compiled_from_the_first_call(shared_host: Host) -> None:
     )
 
 
+@pytest.mark.integration
 def test_wait_runs_eager_after_its_deadline_and_swaps_later(served: Host) -> None:
     result = served.run(MLP, {"PRECOMPILED_MODE": "wait", "PRECOMPILED_WAIT_S": "0.01"})
     assert [graph["state"] for graph in result["first"]] == ["pending"]

@@ -89,6 +89,7 @@ print(json.dumps([seen, [graph.source for graph in precompiled.report()], induct
 """
 
 
+@pytest.mark.integration
 def test_artifact_is_loaded_with_the_settings_of_its_compile(served: Host) -> None:
     """When torch loads an artifact, it reads settings such as cudagraph_trees.
 

@@ -76,9 +76,9 @@ SEARCHED = {"PYTHONPATH": "/more", "PYTHONUSERBASE": "/of/the/user"}
 @pytest.mark.parametrize(
     ("option", "environ", "expected"),
     [
-        ("-s", SEARCHED, {**SEARCHED, "PYTHONNOUSERSITE": "1"}),
-        ("-E", {**SEARCHED, "PYTHONNOUSERSITE": "1"}, {}),
-        ("-I", SEARCHED, {"PYTHONNOUSERSITE": "1"}),
+        pytest.param("-s", SEARCHED, {**SEARCHED, "PYTHONNOUSERSITE": "1"}, marks=pytest.mark.integration),
+        pytest.param("-E", {**SEARCHED, "PYTHONNOUSERSITE": "1"}, {}, marks=pytest.mark.integration),
+        ("-I", SEARCHED, {"PYTHONNOUSERSITE": "1"}),  # means -s and -E
     ],
 )
 def test_worker_uses_the_programs_module_search_path(

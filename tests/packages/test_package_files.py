@@ -15,6 +15,8 @@ from support_session import this_process
 from precompiled.core.errors import PackageError
 from precompiled.packages import graphs, portable, portable_format
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_file_program.py"
 SOURCE = """
 import torch
@@ -73,7 +75,6 @@ def other() -> Any:
         yield host
 
 
-@pytest.mark.integration
 def test_another_host_runs_a_package_file_without_tracing(saved: Path, other: Host) -> None:
     found = run(other, "load", sources(other.root / "source"), saved, OTHER)
     assert (found["error"], found["equal"], found["frames"]) == (None, True, {})

@@ -205,5 +205,5 @@ class AnyHistory(RuleBasedStateMachine):
         assert not self.open
 
 
-AnyHistory.TestCase.settings = settings(max_examples=75, stateful_step_count=60)
+AnyHistory.TestCase.settings = settings(max_examples=30, stateful_step_count=60)
 test_any_history = AnyHistory.TestCase

@@ -136,6 +136,7 @@ def test_removed_precompiled_header_is_built_again(header: Path, suffix: str) ->
     assert header.exists() and header.with_suffix(".h.gch").exists()
 
 
+@pytest.mark.integration
 def test_extra_flags_of_a_build_use_the_common_header(place: Path) -> None:
     """torch puts these flags into a header's name but does not use them to build the header.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +24,12 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Returns a function that writes a distribution and returns its digest. Arguments change lines of its RECORD."""
-    monkeypatch.syspath_prepend(str(tmp_path))
+    """Returns a function that writes a distribution and returns its digest. Arguments change lines of its RECORD.
+
+    Each digest reads all distributions on ``sys.path``, so this Python's own distributions are not on it.
+    """
+    monkeypatch.syspath_prepend(str(tmp_path))  # restores the whole list after the test
+    sys.path[:] = [path for path in sys.path if "site-packages" not in path]
 
     def found(name: str = "Installed", **changed: str) -> str:
         folder = tmp_path / f"{name}-1.dist-info"

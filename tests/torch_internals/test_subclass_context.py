@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import collections
-import enum
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import support_values
 import torch
+from support_values import Mapping, Parts, PerRow, Settings
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import subclass_context
 from precompiled.torch_internals.user_code import user_modules
-
-
-class Mapping(enum.Enum):
-    SYMMETRIC = enum.auto()
-    ASYMMETRIC = enum.auto()
-
-
-class Parts(enum.Flag):
-    ONE = 1
-    TWO = 2
-
-
-@dataclass(frozen=True)
-class PerRow:
-    dim: int = -1
-
-
-@dataclass
-class Settings:
-    granularity: PerRow
-    mapping: Mapping = Mapping.SYMMETRIC
-    sizes: list[int] = field(default_factory=lambda: [1, 2])
-    made: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.made = 7
 
 
 @dataclass
@@ -84,7 +59,7 @@ def test_supported_value_survives_the_round_trip(value: Any) -> None:
     made = subclass_context.decode(encoded)
     assert made == value and type(made) is type(value)
     of_classes = any(word in repr(value) for word in ("PerRow", "Mapping", "Parts"))
-    assert set(modules) == ({__name__} if of_classes else set())
+    assert set(modules) == ({support_values.__name__} if of_classes else set())
 
 
 def test_each_field_changes_the_encoding() -> None:
@@ -107,7 +82,7 @@ def test_digest_of_a_module_is_computed_once_per_graph(monkeypatch: pytest.Monke
     modules: dict[str, str] = {}
     for value in (settings(), settings(), PerRow(0)):
         subclass_context.encode(value, modules)
-    assert computed == [[__name__]] and modules == {__name__: "digest"}
+    assert computed == [[support_values.__name__]] and modules == {support_values.__name__: "digest"}
 
 
 REFUSED = [Parts.ONE | Parts.TWO, Slots(1), Named([1]), Pair(1, 2), settings(more=1), collections.OrderedDict(), object]

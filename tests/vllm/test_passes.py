@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support_values import PassConfig
 
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals.graph import compiler_config
 from precompiled.vllm import passes
-
-
-@dataclass
-class PassConfig:
-    eliminate_noops: bool = True
-    sizes: tuple[int, ...] = (1, 2)
 
 
 def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) -> SimpleNamespace:
