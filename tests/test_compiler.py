@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from support_graphs import captures
+from support_host import prepare
 from torch._inductor import codecache
 from torch._inductor.exc import CppCompileError
 from torch._inductor.output_code import MockFXGraphCacheOutput
@@ -30,6 +31,7 @@ from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.remote import helper_link
 from precompiled.store import artifact_format as fmt
+from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals.graph import graph_codec, process_groups
 from precompiled.torch_internals.user_code import user_modules
@@ -91,7 +93,10 @@ def headers_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restores the variable after the test: a job sets it
-    return Store(tmp_path / "store")
+    found = Store(tmp_path / "store")
+    prepare(scratch.directory(found.root))  # otherwise the first job would build test programs for vector units
+    found.root.chmod(0o700)
+    return found
 
 
 @pytest.mark.reason("compile-error")

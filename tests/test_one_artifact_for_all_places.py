@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import torch
 from support_graphs import captures
+from support_host import prepare
 from torch._inductor import codecache
 
 from precompiled import compiler, wire
 from precompiled.graph import key
-from precompiled.store import rank_turns
+from precompiled.store import rank_turns, scratch
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals import version_tuple
 
@@ -76,6 +77,8 @@ def test_artifact_is_published_for_all_places_or_only_its_own(
     parsed = [json.loads(graph) for graph in graphs]
     keys = [key.key({name: json.dumps(one[name], separators=(",", ":")) for name in key.SECTIONS}) for one in parsed]
     store = Store(tmp_path / "store")
+    prepare(scratch.directory(store.root))  # otherwise the first job would build test programs for vector units
+    store.root.chmod(0o700)
     end = rank_turns.WorkerTurn.end
 
     def look_and_end(turn: rank_turns.WorkerTurn) -> None:
