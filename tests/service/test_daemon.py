@@ -37,6 +37,13 @@ def daemon(tmp_path: Path) -> Iterator[DaemonUnderTest]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
+    """A daemon for tests that neither end the daemon, nor read its counts or its list of workers."""
+    with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
 def seen(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -65,11 +72,11 @@ def test_four_clients_of_one_key_share_one_compile(daemon: DaemonUnderTest, tmp_
     assert (stats.submitted, stats.compiled, stats.deduplicated) == (4, 1, 3)
 
 
-def test_a_worker_has_its_clients_variables_and_one_device(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_a_worker_has_its_clients_variables_and_one_device(shared_daemon: DaemonUnderTest, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    environment = daemon.environment(TORCH_X="1", PRECOMPILED="1", CUDA_VISIBLE_DEVICES="7", **{"A=B": "no"})
-    message = daemon.submit(environment=environment)
-    with raw_client(daemon.settings) as client:
+    environment = shared_daemon.environment(TORCH_X="1", PRECOMPILED="1", CUDA_VISIBLE_DEVICES="7", **{"A=B": "no"})
+    message = shared_daemon.submit(environment=environment)
+    with raw_client(shared_daemon.settings) as client:
         client.submit(message, graph(log=str(log)))
         client.ended(message.id)
     (entry,) = seen(log)
@@ -89,34 +96,34 @@ def test_workers_use_the_batch_scheduling_class(daemon: DaemonUnderTest, tmp_pat
         (tmp_path / "go").touch()
 
 
-def test_the_graph_of_a_client_that_disconnects_is_compiled(daemon: DaemonUnderTest) -> None:
-    message = daemon.submit()
-    with raw_client(daemon.settings) as client:
+def test_the_graph_of_a_client_that_disconnects_is_compiled(shared_daemon: DaemonUnderTest) -> None:
+    message = shared_daemon.submit()
+    with raw_client(shared_daemon.settings) as client:
         client.submit(message, graph())
         client.receive()
-    wait_until((daemon.store / message.key).exists)
+    wait_until((shared_daemon.store / message.key).exists)
 
 
-def test_a_graph_of_40_mib_is_compiled(daemon: DaemonUnderTest) -> None:
-    with raw_client(daemon.settings) as client:
-        message = daemon.submit()
+def test_a_graph_of_40_mib_is_compiled(shared_daemon: DaemonUnderTest) -> None:
+    with raw_client(shared_daemon.settings) as client:
+        message = shared_daemon.submit()
         client.submit(message, graph() + b" " * (40 << 20))
         assert client.ended(message.id).state == "published"
 
 
 @pytest.mark.fault("worker-dies")
-def test_a_worker_that_dies_before_ready_is_started_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
-    message = daemon.submit(environment=daemon.environment(FAKE_START=f"die-once:{tmp_path / 'mark'}"))
-    with raw_client(daemon.settings) as client:
+def test_a_worker_that_dies_before_ready_is_started_again(shared_daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    message = shared_daemon.submit(environment=shared_daemon.environment(FAKE_START=f"die-once:{tmp_path / 'mark'}"))
+    with raw_client(shared_daemon.settings) as client:
         client.submit(message, graph())
         assert client.ended(message.id).state == "published"
 
 
 @pytest.mark.fault("worker-dies")
 @pytest.mark.reason("worker-cannot-start")
-def test_an_interpreter_whose_workers_die_before_ready_is_rejected(daemon: DaemonUnderTest) -> None:
-    message = daemon.submit(environment=daemon.environment(FAKE_START="die"))
-    with raw_client(daemon.settings) as client:
+def test_an_interpreter_whose_workers_die_before_ready_is_rejected(shared_daemon: DaemonUnderTest) -> None:
+    message = shared_daemon.submit(environment=shared_daemon.environment(FAKE_START="die"))
+    with raw_client(shared_daemon.settings) as client:
         client.submit(message, graph())
         reply = client.ended(message.id)
     assert reply.code == "worker-cannot-start" and "cannot import torch" in reply.message
@@ -124,10 +131,10 @@ def test_an_interpreter_whose_workers_die_before_ready_is_rejected(daemon: Daemo
 
 @pytest.mark.reason("cannot-start")
 @pytest.mark.parametrize("executable", ["/nonexistent/python", "/etc/passwd", "/"])
-def test_an_interpreter_that_cannot_be_executed_is_rejected(daemon: DaemonUnderTest, executable: str) -> None:
+def test_an_interpreter_that_cannot_be_executed_is_rejected(shared_daemon: DaemonUnderTest, executable: str) -> None:
     environment = wire.Interpreter(executable, "/", "3.11", "2.13", "", {})
-    message = daemon.submit(environment=environment)
-    with raw_client(daemon.settings) as client:
+    message = shared_daemon.submit(environment=environment)
+    with raw_client(shared_daemon.settings) as client:
         client.submit(message, graph())
         reply = client.ended(message.id)
     assert reply.code == "worker-cannot-start" and executable in reply.message and "cannot-start:" in reply.message
@@ -208,9 +215,9 @@ def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, rea
         assert ("failed boom" if do == "fail" else "failed worker-error") in daemon.log()
 
 
-def test_output_of_user_code_does_not_disturb_the_protocol(daemon: DaemonUnderTest) -> None:
-    with raw_client(daemon.settings) as client:
-        message = daemon.submit()
+def test_output_of_user_code_does_not_disturb_the_protocol(shared_daemon: DaemonUnderTest) -> None:
+    with raw_client(shared_daemon.settings) as client:
+        message = shared_daemon.submit()
         client.submit(message, graph("print"))
         assert client.ended(message.id).state == "published"
 
@@ -294,9 +301,9 @@ def test_a_stop_signal_ends_all_jobs_and_processes(tmp_path: Path, number: int) 
         assert not (daemon.runtime_dir / "socket").exists()
 
 
-def test_sighup_is_ignored(daemon: DaemonUnderTest) -> None:
-    os.kill(daemon.pid, signal.SIGHUP)
-    assert daemon.status().pid == daemon.pid
+def test_sighup_is_ignored(shared_daemon: DaemonUnderTest) -> None:
+    os.kill(shared_daemon.pid, signal.SIGHUP)
+    assert shared_daemon.status().pid == shared_daemon.pid
 
 
 def test_a_stop_request_ends_the_daemon(daemon: DaemonUnderTest) -> None:
@@ -340,10 +347,10 @@ def test_idle_workers_are_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.reason("no-such-device")
-def test_an_unknown_gpu_is_rejected(daemon: DaemonUnderTest) -> None:
-    with raw_client(daemon.settings) as client:
+def test_an_unknown_gpu_is_rejected(shared_daemon: DaemonUnderTest) -> None:
+    with raw_client(shared_daemon.settings) as client:
         for device in ("tpu", "cuda:", "cuda:GPU-1;rm"):
-            message = daemon.submit(device=device)
+            message = shared_daemon.submit(device=device)
             client.submit(message, graph())
             assert client.ended(message.id).code == "no-such-device"
 
@@ -400,8 +407,10 @@ def test_wrong_options_exit_with_status_2(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
 
 
-def test_the_daemon_raises_its_descriptor_limit(daemon: DaemonUnderTest) -> None:
-    line = next(line for line in Path(f"/proc/{daemon.pid}/limits").read_text().splitlines() if "open files" in line)
+def test_the_daemon_raises_its_descriptor_limit(shared_daemon: DaemonUnderTest) -> None:
+    line = next(
+        line for line in Path(f"/proc/{shared_daemon.pid}/limits").read_text().splitlines() if "open files" in line
+    )
     soft, hard = line.split()[3:5]
     assert hard == "unlimited" or int(soft) == min(int(hard), 65536)
 

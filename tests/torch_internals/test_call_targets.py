@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import support_operators
 import torch
 import torch._numpy
 import torch.nn.functional as F
@@ -179,42 +180,28 @@ def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest
         assert '"silu"' not in found.program.sections["graph"]
 
 
-@torch.library.custom_op("precompiled_tests::doubled", mutates_args=())
-def doubled(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-@doubled.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
 def test_custom_op_is_encoded_with_its_module_and_source_digest() -> None:
     operator = torch.ops.precompiled_tests.doubled.default
     encoded = call_targets.encode(operator)
     kind, namespace, name, overload, module, digest, _kernels = encoded
-    assert (kind, namespace, name, overload, module) == ("cop", "precompiled_tests", "doubled", "default", __name__)
+    assert (kind, namespace, name, overload, module) == (
+        "cop",
+        "precompiled_tests",
+        "doubled",
+        "default",
+        support_operators.__name__,
+    )
     assert call_targets.encode(torch.ops.precompiled_tests.doubled) == encoded
-    assert captured(doubled, X).program.modules == {module: digest}
+    assert captured(support_operators.doubled, X).program.modules == {module: digest}
     assert call_targets.decode(encoded) is operator
     with pytest.raises(ValueError, match="differ from the capture"):
         call_targets.decode([*encoded[:5], "0" * 64, encoded[6]])
 
 
-LIBRARY = torch.library.Library("precompiled_tests_library", "DEF")
-LIBRARY.define("tripled(Tensor x) -> Tensor")
-LIBRARY.impl("tripled", lambda x: x * 3, dispatch_key="CPU")
-
-
-@torch.library.register_fake("precompiled_tests_library::tripled")
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
 def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
     operator = torch.ops.precompiled_tests_library.tripled.default
     before = call_targets.encode(operator)
-    assert before[4] == __name__ and before[6] == "Meta CPU"
+    assert before[4] == support_operators.__name__ and before[6] == "Meta CPU"
     assert call_targets.decode(before) is operator
     # Workers do not import this test module, which registers the gradient. Code that they compile would lack the
     # gradient.
@@ -260,16 +247,6 @@ def test_functional_collectives_are_encoded_and_others_refused() -> None:
     )
     assert not call_targets.is_collective(call_targets.encode(torch.ops.aten.mm.default))
     assert refusal(torch.ops.c10d.allreduce_.default) == "collective"
-
-
-@torch.library.custom_op("precompiled_tests::of_a_group", mutates_args=())
-def of_a_group(x: torch.Tensor, group_name: str) -> torch.Tensor:
-    return x.clone()
-
-
-@of_a_group.register_fake
-def _(x: torch.Tensor, group_name: str) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 @pytest.mark.reason("marked-node")
