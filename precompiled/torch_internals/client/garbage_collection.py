@@ -53,8 +53,8 @@ def _end() -> None:
     # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
         try:
-            # Collect the young generations now. A later allocation of the program would start a full collection, which
-            # takes a third of a second with torch and transformers imported.
+            # Collect only the young generations, because the program's next allocation would otherwise start a full
+            # collection, which takes a third of a second with torch and transformers imported.
             if not _WITHOUT_A_LOCK:  # without the GIL, every collection is a full one
                 gc.collect(1)
                 _put_off()

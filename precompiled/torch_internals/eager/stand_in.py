@@ -55,8 +55,9 @@ class StandIn:
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         run = eager(module)
-        # Compile the module's code now. Dynamo's modules would compile it at the first call, through Module.__call__,
-        # which prints errors that the program may catch and slows down each call (torch/fx/_lazy_graph_module.py).
+        # Compile the module's code now. Dynamo's modules would compile the code at the first call, through
+        # Module.__call__, which prints errors that the program may catch and slows down each call
+        # (torch/fx/_lazy_graph_module.py).
         getattr(run, "real_recompile", lambda: None)()
         self._run: Callable[..., object] = run.forward
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
@@ -116,7 +117,7 @@ class StandIn:
 
     @staticmethod
     def looks_for_nan(args: Sequence[object]) -> bool:
-        """Whether autograd will check the gradients of each operator for NaN. Compiled code counts as one operator."""
+        """Whether autograd checks the gradients of each operator for NaN. Compiled code counts as one operator."""
         return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
 
     def _called(self, args: Sequence[object]) -> Any:
@@ -156,7 +157,7 @@ class StandIn:
         Eager and compiled code draw different numbers, so both runs must be of one kind. Such pairs are:
 
         - a run in the forward of a custom autograd Function, and a run in a backward (of a reentrant checkpoint)
-        - two runs without gradients in another checkpoint
+        - two runs without gradients in a non-reentrant checkpoint
 
         Pairs of runs with gradients in a checkpoint are excluded, because safe_points.py keeps them of one kind.
         """

@@ -45,8 +45,8 @@ _ALIASES = {
     "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }
-# Functions of these packages do not count as replacements by the program. The list lacks unittest, because mocks do
-# count.
+# Functions of these packages do not count as replacements by the program. unittest is not in the list, because its
+# mocks count.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
 # Maps a function of the operator module to the special methods that Python may call for it besides NAME, rNAME and
@@ -67,7 +67,7 @@ _OTHERS = {
 def replaced_functions() -> dict[str, object]:
     """Map the dotted name of each function of torch that the program has replaced to the program's function.
 
-    Compares about 2,500 names, which takes a fraction of a millisecond.
+    Compares about 2,500 names in a fraction of a millisecond.
     """
     return {
         f"{space.place}.{name}": value

@@ -40,14 +40,14 @@ def encode(value: Any, modules: dict[str, str]) -> object:
         if set(state) != set(names):
             _refuse(value)
         return {"object": [_class(kind, modules), [[name, encode(state[name], modules)] for name in names]]}
-    # Decoding would return the base class.
+    # For a subclass of list, tuple or dict, decoding would return the base class.
     if isinstance(value, (list, tuple, dict)) and kind is not torch.Size:
         _refuse(value)
     return {"constant": graph_codec.encode_constant(value)}
 
 
 def decode(encoded: Any) -> Any:
-    """The value. Raises ValueError, ImportError or AttributeError if a class has changed."""
+    """Raises ValueError, ImportError or AttributeError if a class has changed."""
     ((kind, content),) = encoded.items()
     if kind == "constant":
         return graph_codec.decode_constant(content)
@@ -57,7 +57,7 @@ def decode(encoded: Any) -> Any:
         return user_modules.find(content[0])[content[1]]
     if kind == "object":
         made = object.__new__(user_modules.find(content[0]))
-        # Set the fields directly: __init__ and __post_init__ could compute different values.
+        # Set the fields directly: __init__ could compute different values.
         vars(made).update({name: decode(item) for name, item in content[1]})
         return made
     items = [decode(item) for item in content]

@@ -109,7 +109,7 @@ class Symbols:
 
 
 def without_assertions(value: torch.SymInt) -> Any:
-    """The expression of a size. For an unbacked size, the expression from before any assertion.
+    """The expression of a size, from before any assertion if the size is unbacked.
 
     An assertion that two symbols are equal replaces one by the other. A worker that starts from the replaced expression
     could not repeat the assertion.

@@ -101,7 +101,7 @@ class Frozen(OutputCode):
     _boxed_call = True
 
     def __init__(self, graph: Any, kept: list[int], constants: dict[str, Constant], weights: list[int | None]) -> None:
-        """``weights``: the position among the weights of each tensor of the module (AOTAutograd's first arguments)."""
+        """``weights``: for each tensor of the module (AOTAutograd's first arguments), its index in the weights."""
         super().__init__()
         self.graph = graph
         self.kept = kept

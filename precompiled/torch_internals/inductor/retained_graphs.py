@@ -2,8 +2,8 @@
 
 A backward may overwrite the tensors that its forward saved (donated buffers). Plain ``torch.compile`` compiles the
 backward at its first call, and donates nothing if that call retains the graph. A backward that is compiled earlier
-always donates. AOTAutograd then raises an error at a call that retains the graph. So this file gives such a call copies
-of the tensors, and hides the donated buffers from AOTAutograd.
+always donates buffers. AOTAutograd then raises an error at a call that retains the graph. So this file gives such a
+call copies of the tensors, and hides the donated buffers from AOTAutograd.
 
 Private names: torch._C._autograd._get_current_graph_task_keep_graph, torch._inductor.compile_fx.compile_fx_inner,
 torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs, torch._guards.TracingContext.fw_metadata,

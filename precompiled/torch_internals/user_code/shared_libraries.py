@@ -191,7 +191,7 @@ class _Library:
 
 
 def _is_readable(path: str) -> bool:
-    """Whether a file can be read. The vDSO (linux-vdso), which the Linux kernel provides, and deleted files cannot."""
+    """Whether a file can be read. False for deleted files and for the vDSO, which the Linux kernel provides."""
     try:
         _read(path)
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Limits a worker's use of GPU memory, so that the user's programs have enough.
 
 - Between two jobs a worker keeps only its context.
-- If the GPU is full, the graph may be valid. So a worker that finds no memory, even for a context, leaves the graph to
-  the client that requested the job.
+- A worker that finds no memory, even for a context, leaves the graph to the client that requested the job, because the
+  graph may be valid.
 - If PyTorch's allocator refuses memory for a measurement, torch continues as if the measured choice were the slowest
   (torch/_inductor/select_algorithm.py, benchmark_choices), and caches this. The worker then publishes and caches
   nothing, unless the compile had the GPU to itself.
@@ -88,8 +88,8 @@ def _refused() -> int:
 
 
 def _is_others() -> bool:
-    """Whether other processes use much of the GPU's memory. If not, the compile needs more memory than the whole GPU
-    has.
+    """Whether other processes use much of the GPU's memory. If not, a failed compile needs more memory than the whole
+    GPU has.
     """
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() > total * OF_OTHERS
