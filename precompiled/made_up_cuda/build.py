@@ -54,7 +54,7 @@ _GET_A_COMPILER = "Install g++ and binutils (Debian: `apt install g++`), or set 
 
 @dataclass(frozen=True)
 class Torch:
-    """An installed torch, found without importing it: our library must be loaded before torch."""
+    """An installed torch, found without an import, because our library must be loaded before torch."""
 
     root: Path
 
@@ -193,7 +193,7 @@ def _missing(torch: Torch, objects: Iterable[Path]) -> str:
         line.split()[-1] for line in _run(["nm", "--defined-only", *map(str, objects)]).splitlines() if line.split()
     }
     lines = ["#include <cuda_runtime_api.h>", "namespace made_up { cudaError_t refuse(const char*); }"]
-    # The C++ name differs: the headers declare these functions with arguments, which the definitions here omit.
+    # The definitions need other C++ names, because the headers declare these functions with arguments.
     for number, name in enumerate(sorted(wanted - defined)):
         lines.append(f'extern "C" int missing_{number}() __asm__("{name}");')
         lines.append(f'extern "C" int missing_{number}() {{ return made_up::refuse("{name}"); }}')

@@ -40,7 +40,7 @@ _dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
 
 # After these exceptions Dynamo continues in another way (a graph break, a retrace, an eager frame) and raises nothing.
 _GOES_ON = (exc.TensorifyScalarRestartAnalysis, exc.SkipFrame, *exc.exceptions_allowed_to_be_fallback)
-# Exceptions that Dynamo does not wrap in BackendCompilerFailed. 2.11 wraps IndexError.
+# Exceptions that Dynamo does not wrap in BackendCompilerFailed. Torch 2.11 wraps IndexError.
 _AS_THEY_ARE = (exc.ShortenTraceback, *((IndexError,) if version_tuple(torch.__version__) > (2, 11) else ()))
 
 

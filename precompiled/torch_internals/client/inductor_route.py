@@ -115,7 +115,7 @@ def _routed(wrapper: object, serve: Serve, original: Callable[..., object]) -> C
             with direct_inductor_calls.ours():
                 return in_process()
 
-        # Serve only calls of the plain form to torch's own wrapper. AOTInductor derives a class from the wrapper.
+        # Serve only plain calls of torch's own wrapper. AOTInductor derives a class from the wrapper.
         patches = kwargs.get("config_patches") or {}
         if (
             type(self) is not wrapper

@@ -93,7 +93,7 @@ _wanted = 0
 def beside_compile(threads: int) -> None:
     """Set how many threads run pending graphs of this process on the CPU; 0 if none is pending. Idempotent.
 
-    The number is torch.get_num_threads(), which each thread may set for itself.
+    ``threads`` is torch.get_num_threads(), which each thread may set for itself.
     """
     global _wanted  # noqa: PLW0603 - process-wide, like the OpenMP runtime
     with _lock:

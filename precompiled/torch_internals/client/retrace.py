@@ -1,7 +1,7 @@
 """Makes Dynamo retrace a function at its next call, as if an object that its guards refer to had been deleted.
 
 Some graphs can be compiled only within Dynamo: graphs whose compile makes Dynamo retrace (with the value of a float,
-for example), or adds guards. For such a graph, the client invalidates Dynamo's cache entry in the same way as
+for example), or adds guards. So the client invalidates Dynamo's cache entry for the graph in the same way as
 ``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). Torch calls ``invalidate`` at any time, even while the
 entry runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
 

@@ -15,7 +15,7 @@ one region:
 AOTAutograd decides which outputs pass through the second node (``OutputType`` in collect_metadata_analysis.py):
 
 - A returned input stays the same tensor.
-- A view of an input is created again from the input.
+- A view of an input is recreated from the input.
 - Views of one intermediate stay views of one tensor.
 - All other outputs become separate tensors.
 
@@ -86,7 +86,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: FunctionCtx, *_: object) -> object:
-        # This is the text of AOTAutograd's error, so that a web search for it finds this case.
+        # The text of AOTAutograd's error, which users can find by a web search.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
 
 
@@ -254,7 +254,7 @@ class _Outputs:
         with torch.enable_grad():  # the graph may have changed the grad mode
             made = CompiledFunction.apply(copied, *self._through)
             for at, number in zip(self._changed, changed, strict=True):
-                # Keep the version counter: tensors saved since the graph's change are still valid.
+                # Keep the version counter, because tensors saved since the graph's change are valid.
                 with torch.autograd._unsafe_preserve_version_counter(self._args[at]):
                     _Assign.apply(self._args[at], made[number])
             return [place(made) for place in places]
@@ -303,8 +303,8 @@ def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
 def _alone(output: object, storages: set[object]) -> object:
     """If ``output`` is a view of an intermediate, return a separate tensor over the same memory.
 
-    Compiled code returns such a view as a separate tensor. So a custom Function (a reentrant checkpoint) can return the
-    tensor and change it in place.
+    Compiled code returns a view of an intermediate as a separate tensor. So a custom Function (a reentrant checkpoint)
+    can return the tensor and change it in place.
     """
     if (
         isinstance(output, torch.Tensor)

@@ -81,7 +81,7 @@ class StandIn:
             if not self._sets_modes:
                 outputs = self._called(args)
             else:
-                # Compiled code sets no modes. The graph itself restores the modes at its end, but not after an error.
+                # Compiled code sets no modes. The graph restores the modes at its end, but not after an error.
                 with ambient_modes.set_back_after_an_error():
                     outputs = self._called(args)
         finally:
@@ -159,7 +159,7 @@ class StandIn:
         - a run in the forward of a custom autograd Function, and a run in a backward (of a reentrant checkpoint)
         - two runs without gradients in a non-reentrant checkpoint
 
-        Pairs of runs with gradients in a checkpoint are excluded, because safe_points.py keeps them of one kind.
+        Pairs of runs with gradients in a checkpoint do not count, because safe_points.py makes both of one kind.
         """
         if self._draws is False:
             return False
@@ -210,7 +210,7 @@ def _last(module: torch.fx.GraphModule) -> frozenset[int]:
 def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
     """The symbolic dimensions of each output that is a tensor. Empty if there are none.
 
-    Compiled code marks these dimensions on its outputs, and Dynamo treats them as dynamic in the next graph.
+    Compiled code marks symbolic dimensions on its outputs, and Dynamo treats them as dynamic in the next graph.
     """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     if not isinstance(output.args[0], (tuple, list)):

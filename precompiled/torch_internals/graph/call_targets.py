@@ -203,7 +203,7 @@ def _leads_to(module: str, qualname: str, target: object) -> bool:
 
 
 def _is_local(module: str, qualname: str, target: object) -> bool:
-    """Whether the target is defined inside a function of torch, without closure or defaults.
+    """Whether the target is a function without closure or defaults that is defined inside a function of torch.
 
     Dynamo puts such a local function into a graph for ``parameter.data = value``.
     """

@@ -1,9 +1,8 @@
 """Supports Inductor's setting ``freezing``: a worker compiles with the weights as constants, a client restores them.
 
 With freezing, Inductor treats the weights as constants, folds values that are computed only from them, and returns a
-function that drops the weights from its arguments. Torch cannot serialize such a result. This file adds a kind of
-OutputCode to AOTAutograd's bundle: ``Frozen``, with the code, the remaining arguments, and a description of each
-constant.
+function that drops the weights from its arguments. Torch cannot serialize such a result. So AOTAutograd's bundle gets
+``Frozen``, a kind of OutputCode, with the code, the remaining arguments, and a description of each constant.
 
 Each constant is the same as in plain torch.compile (docs/decisions/0025). If a constant is a weight or a view of one,
 the loading process uses its own weight, so an in-place change of the weight has the same effect as in plain

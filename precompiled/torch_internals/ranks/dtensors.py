@@ -2,7 +2,7 @@
 
 On 2.13 and 2.15, a DTensor's context contains the placements, the tensor's metadata, the order of shards and
 requires_grad. The mesh is a separate part of the flattened DTensor, like the local tensor. On 2.11 the context contains
-the mesh, and such inputs are refused.
+the mesh, so DTensors are refused.
 
 Private names: torch.distributed.tensor.DTensor.{__tensor_flatten__, __tensor_unflatten__},
 torch.distributed.tensor._dtensor_spec.{ShardOrderEntry, TensorMeta},

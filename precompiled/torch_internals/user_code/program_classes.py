@@ -45,7 +45,7 @@ class Described:
         self.classes: dict[str, type] = {}
 
     def name(self, kind: type, modules: dict[str, str]) -> list[str]:
-        """An input's reference to its class. Adds what a worker needs for the class to ``modules``. Raises Bypass."""
+        """An input's reference to its class. Adds to ``modules`` what a worker needs for the class. Raises Bypass."""
         unit = _unit(kind)
         known = source_units.digest(unit)
         if known not in self.classes:

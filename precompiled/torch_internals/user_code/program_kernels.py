@@ -50,7 +50,8 @@ def describe(function: Any) -> str:
 
 @cache
 def create_kernel(unit_text: str) -> Any:
-    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs, or what an import raises."""
+    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs, or any exception of an import.
+    """
     unit = json.loads(unit_text)
     import triton
 
@@ -71,7 +72,7 @@ def modules_of(unit_text: str) -> dict[str, str]:
 
 
 def innermost(kernel: object) -> Any:
-    """The kernel itself, inside the wrappers of Triton's decorators."""
+    """The kernel inside the wrappers of Triton's decorators."""
     while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
         kernel = kernel.fn
     return kernel

@@ -11,7 +11,7 @@ reads is written out with its current value, which must be one of these:
   methods, static methods, class methods, properties, slots, immutable values and functions of torch
 - a builtin that does not depend on the process
 - torch, a stateless module of the standard library, and functions and classes of these two
-- a module that can be imported, or a function or class in one. ``Source.modules`` lists the module, and the caller
+- a module that can be imported, or its functions and classes. ``Source.modules`` lists the module, and the caller
   computes its digest
 - an operator of the program or of torch
 

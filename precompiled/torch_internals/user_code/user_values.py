@@ -59,7 +59,7 @@ _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _LEFT_OUT = Ellipsis  # replaces a value that is left out; its repr is the same in every process
 MAX_DEPTH = 4
-# The most values of one module to read. Values in lists and dictionaries of plain values do not count.
+# How many values of one module are read. Values in lists and dictionaries of plain values do not count.
 MAX_LOOKED_AT = 10_000
 
 

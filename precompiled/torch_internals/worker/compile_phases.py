@@ -24,7 +24,7 @@ import torch._inductor.async_compile
 from precompiled.core.spans import Span
 from precompiled.torch_internals.patches import Patches
 
-# maps torch's names of the phases to report to the names that are shown
+# maps torch's names of phases to the names that are shown
 _PHASES = {
     "create_aot_dispatcher_function": "AOTAutograd",
     "compile_fx.<locals>.fw_compiler_base": "Inductor: forward",

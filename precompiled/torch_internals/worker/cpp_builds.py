@@ -3,14 +3,13 @@
 Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process uses
 any such file that it finds, because torch checks only that it exists (codecache.py: _worker_compile_cpp;
 cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the linker is killed in
-between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or (with an incomplete
-header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary name, and the worker
-renames the finished file.
+between, every later worker uses the incomplete file. Until the store is cleared, a graph's kernels then cannot be
+loaded, or (with an incomplete header) no kernel can be built. So the compiler writes to a temporary name, and the
+worker renames the finished file.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
 header in torch's directory for temporary files, the worker copies the header, unless another user could have created
-it. The header may be incomplete because that program was killed, so a build that fails with a copied header is retried
-without the copy.
+it. A copied header may be incomplete because its program was killed, so a failed build is retried without the copy.
 
 All of torch's C++ builds go through one function, which this file replaces. The writers of the other caches below the
 scratch directory already rename files into place (docs/reference/artifact-format.md).

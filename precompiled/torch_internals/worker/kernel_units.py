@@ -118,7 +118,7 @@ _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def _joins(source: str) -> bool:
-    """Whether a kernel can share a unit with others and compile to the same code.
+    """Whether a kernel can share a unit with other kernels and compile to the same code.
 
     The kernel's only preprocessor directive must include the common header.
     """
