@@ -1,8 +1,8 @@
 """Keeps artifact loads from breaking a CUDA graph that the program captures (``torch.cuda.graph``).
 
 During a capture, CUDA by default forbids all threads to load code or allocate memory: a thread that does so breaks the
-capture (torch's default capture_error_mode="global"). The swap thread does both when it loads an artifact. CUDA's rule
-is meant for threads that work for the capturing thread, so the swap thread opts out with
+capture (torch's default capture_error_mode="global"). The swap thread does both (loads code and allocates memory) for
+an artifact. CUDA's rule is meant for threads that work for the capturing thread, so the swap thread opts out with
 cuThreadExchangeStreamCaptureMode, a function of CUDA's driver API.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.

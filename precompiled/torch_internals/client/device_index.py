@@ -2,7 +2,7 @@
 
 The index occurs in four places: the text of Inductor's wrapper and of its Triton kernels, Inductor's pickled kernels,
 the folder names of a bundle's Triton cache, and the device of recorded CUDA graphs. Machine code and Triton's hashes
-contain no index. The result equals the code that torch generates for that index; tests/gpu/test_device_index.py
+contain no index. A moved artifact equals the code that torch generates for that index; tests/gpu/test_device_index.py
 compares the two. Text with an index in an unknown position is refused, because it could compute on the wrong GPU
 (docs/decisions/0035).
 

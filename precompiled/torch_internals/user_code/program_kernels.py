@@ -50,8 +50,7 @@ def describe(function: Any) -> str:
 
 @cache
 def create_kernel(unit_text: str) -> Any:
-    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs, or any exception of an import.
-    """
+    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs, or an import's exception."""
     unit = json.loads(unit_text)
     import triton
 

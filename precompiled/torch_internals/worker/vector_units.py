@@ -1,7 +1,7 @@
 """Detects the CPU's vector units for Inductor in a worker, in parallel with the first compile.
 
 Inductor builds and loads a test program for each of the CPU's vector units, one after the other, before it generates
-the first kernel. It then uses the best unit (torch/_inductor/cpu_vec_isa.py: pick_vec_isa). In a worker, a thread
+the first kernel. Inductor then uses the best unit (torch/_inductor/cpu_vec_isa.py: pick_vec_isa). In a worker, a thread
 builds the test programs while the graph is traced, the best unit first, and stops when one passes. The other units are
 tested only if the configuration requires a certain width.
 
