@@ -30,7 +30,7 @@ MAX_MESSAGE_BYTES = 1 << 20
 LENGTH_BYTES = 4
 
 
-class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, forbid_unknown_fields=False):
+class Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, forbid_unknown_fields=False):
     """Base of all messages. A decoder ignores unknown fields, so a minor version may add fields."""
 
 
@@ -53,7 +53,7 @@ class Interpreter(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- client -> daemon
 
 
-class Submit(_Message, frozen=True):
+class Submit(Message, frozen=True):
     """Compile this graph unless it is compiled, queued or running. The graph is in the blob frame."""
 
     id: str  # names the submit in the artifact, in status and in the logs
@@ -68,7 +68,7 @@ class Submit(_Message, frozen=True):
     tune: bool = False  # recompile if the artifact was made without measurements (docs/guides/targets.md)
 
 
-class Tally(_Message, frozen=True):
+class Tally(Message, frozen=True):
     """A client's counts since its last Tally. Only a Tally reports hits to the daemon. Best effort, no reply."""
 
     pid: int
@@ -85,22 +85,22 @@ class Tally(_Message, frozen=True):
     not_served: dict[str, int] = {}  # maps a reason code to the number of graphs whose call raised due to ``require``
 
 
-class Expect(_Message, frozen=True):
+class Expect(Message, frozen=True):
     """Dynamo traces a graph and the store is empty, so a worker may start now. Best effort, no reply."""
 
     environment: Interpreter
     device: str  # as in Submit; the client guesses it
 
 
-class Status(_Message, frozen=True):
+class Status(Message, frozen=True):
     """Request a StatusReply."""
 
 
-class Stats(_Message, frozen=True):
+class Stats(Message, frozen=True):
     """Request a StatsReply."""
 
 
-class Stop(_Message, frozen=True):
+class Stop(Message, frozen=True):
     """Stop the workers and exit, without finishing jobs. Allowed for the daemon's own uid and root."""
 
 
@@ -122,19 +122,19 @@ class Registration(msgspec.Struct, frozen=True):
     steps: int = 3  # a run is ended after this many optimizer steps without a new graph
 
 
-class Watch(_Message, frozen=True):
+class Watch(Message, frozen=True):
     """Register a watch, or replace the watch with the same id. The reply is Watching or Rejected."""
 
     registration: Registration
 
 
-class Unwatch(_Message, frozen=True):
+class Unwatch(Message, frozen=True):
     """Remove these watches. The reply is Watching, with the watches that existed."""
 
     ids: list[str]
 
 
-class Watches(_Message, frozen=True):
+class Watches(Message, frozen=True):
     """Request a WatchesReply."""
 
 
@@ -143,13 +143,13 @@ class Watches(_Message, frozen=True):
 _Beginnings = Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=256)]
 
 
-class GiveUp(_Message, frozen=True):
+class GiveUp(Message, frozen=True):
     """Cancel all jobs of the requesting user whose keys have these prefixes. The reply is Changed."""
 
     keys: _Beginnings
 
 
-class Retry(_Message, frozen=True):
+class Retry(Message, frozen=True):
     """Remove keys with these prefixes from quarantine, so that the next submit compiles them. The reply is Changed."""
 
     keys: _Beginnings
@@ -161,7 +161,7 @@ ClientMessage = Submit | Tally | Expect | Status | Stats | Stop | Watch | Unwatc
 # ---------------------------------------------------------------- daemon -> client
 
 
-class Accepted(_Message, frozen=True):
+class Accepted(Message, frozen=True):
     """The daemon serves the job.
 
     ``state``: "queued" or "running" for a new job or a repeated submit, "deduplicated" if the submit joined an existing
@@ -174,7 +174,7 @@ class Accepted(_Message, frozen=True):
     position: int = 0  # number of jobs ahead in the queue
 
 
-class Busy(_Message, frozen=True):
+class Busy(Message, frozen=True):
     """The queue is full, or this uid's share of the queue. Submit again after ``retry_after_s`` seconds."""
 
     id: str
@@ -182,7 +182,7 @@ class Busy(_Message, frozen=True):
     retry_after_s: float
 
 
-class Rejected(_Message, frozen=True):
+class Rejected(Message, frozen=True):
     """The request cannot be served. The form of this message is frozen for all protocol versions.
 
     Codes of an immediate reply: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device",
@@ -254,7 +254,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
     packages: int = 0  # how many functions have packages from the last successful capture
 
 
-class StatusReply(_Message, frozen=True):
+class StatusReply(Message, frozen=True):
     """The daemon's state. Field names are public: `precompiled status --json`."""
 
     running: bool
@@ -271,7 +271,7 @@ class StatusReply(_Message, frozen=True):
     settings: dict[str, str] = {}  # the daemon's own settings, as values of flags
 
 
-class StatsReply(_Message, frozen=True):
+class StatsReply(Message, frozen=True):
     """Counts since the daemon started, for one uid. Field names are public: `precompiled cache stats --json`."""
 
     hits: int = 0
@@ -294,25 +294,25 @@ class StatsReply(_Message, frozen=True):
     not_served: dict[str, int] = {}
 
 
-class Stopping(_Message, frozen=True):
+class Stopping(Message, frozen=True):
     """Reply to Stop."""
 
     pid: int
 
 
-class Changed(_Message, frozen=True):
+class Changed(Message, frozen=True):
     """The keys whose job was cancelled (reply to GiveUp) or whose quarantine ended (reply to Retry)."""
 
     keys: list[str]
 
 
-class Watching(_Message, frozen=True):
+class Watching(Message, frozen=True):
     """The watches that are registered now (reply to Watch) or were removed (reply to Unwatch)."""
 
     ids: list[str]
 
 
-class WatchesReply(_Message, frozen=True):
+class WatchesReply(Message, frozen=True):
     """The watches of the requesting user."""
 
     watches: list[WatchStatus]
@@ -332,7 +332,7 @@ class Offer(msgspec.Struct, frozen=True):
     time_limit_s: float  # limit for the compile
 
 
-class Job(_Message, frozen=True):
+class Job(Message, frozen=True):
     """Compile ``graph`` and publish its artifact under ``key`` in ``store``. A courier offers the graph to the farm
     instead.
     """
@@ -356,7 +356,7 @@ class Job(_Message, frozen=True):
     tune: bool = False  # as in Submit
 
 
-class Exit(_Message, frozen=True):
+class Exit(Message, frozen=True):
     """Finish and exit. Closing the socket means to exit at once."""
 
 
@@ -366,7 +366,7 @@ PoolMessage = Job | Exit
 # ---------------------------------------------------------------- worker -> daemon
 
 
-class Ready(_Message, frozen=True):
+class Ready(Message, frozen=True):
     """Torch is imported and warmed up; the worker accepts jobs."""
 
     pid: int
@@ -376,7 +376,7 @@ class Ready(_Message, frozen=True):
     protocol: int = PROTOCOL
 
 
-class Finished(_Message, frozen=True):
+class Finished(Message, frozen=True):
     """The outcome of a job.
 
     - "failed": the worker has published a failure record, unless the store or the GPU caused the failure
@@ -400,14 +400,14 @@ WorkerMessage = Ready | Finished
 # ---------------------------------------------------------------- daemon <-> watcher, framed as with a worker
 
 
-class Ask(_Message, frozen=True):
+class Ask(Message, frozen=True):
     """A request to the watcher. The answer has the same number."""
 
     number: int
     request: Watch | Unwatch
 
 
-class JobEnded(_Message, frozen=True):
+class JobEnded(Message, frozen=True):
     """A job has ended.
 
     ``ids``: the ids of the Submit messages that the job served. ``state``: "published", "failed", "quarantined" or
@@ -422,12 +422,12 @@ class JobEnded(_Message, frozen=True):
 ToWatcher = Ask | JobEnded | Exit
 
 
-class Answer(_Message, frozen=True):
+class Answer(Message, frozen=True):
     number: int
     reply: Watching | Rejected
 
 
-class Cancel(_Message, frozen=True):
+class Cancel(Message, frozen=True):
     """The watches no longer need these Submit messages. The daemon cancels a job if no other Submit message requested
     it.
     """
@@ -435,7 +435,7 @@ class Cancel(_Message, frozen=True):
     ids: list[str]
 
 
-class Watched(_Message, frozen=True):
+class Watched(Message, frozen=True):
     """The state of all watches. The watcher sends it after every change."""
 
     watches: list[WatchStatus]
@@ -456,12 +456,17 @@ _decoders: dict[object, msgspec.msgpack.Decoder[Any]] = {
 _M = TypeVar("_M")
 
 
-def encode(message: _Message) -> bytes:
+def add_kinds(*kinds: object) -> None:
+    """Let ``decode`` accept unions of messages that another module defines. That module calls this at its import."""
+    _decoders.update({kind: msgspec.msgpack.Decoder(kind) for kind in kinds})
+
+
+def encode(message: Message) -> bytes:
     """The msgpack bytes of a message. Raises MemoryError."""
     return bytes(_encode(message, 0))
 
 
-def _encode(message: _Message, offset: int) -> bytearray:
+def _encode(message: Message, offset: int) -> bytearray:
     """The msgpack bytes of a message after ``offset`` zero bytes."""
     data = bytearray(offset)
     # Without memory, Encoder.encode of msgspec 0.22 ends the process with SIGSEGV. encode_into raises MemoryError.
@@ -470,7 +475,7 @@ def _encode(message: _Message, offset: int) -> bytearray:
 
 
 def decode(data: bytes | bytearray, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES) -> _M:
-    """Decode ``data`` as one of ``kind``, a union of this module. Raises only WireError."""
+    """Decode ``data`` as one of ``kind``, a union of this module or of ``add_kinds``. Raises only WireError."""
     if len(data) > limit:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}", code="too-large")
     try:
@@ -486,7 +491,7 @@ def interpreter_bytes(interpreter: Interpreter) -> bytes:
     return _sorting_encoder.encode(interpreter)
 
 
-def frame(message: _Message) -> bytearray:
+def frame(message: Message) -> bytearray:
     """Encode one message with its length, for a worker's or watcher's stream. Raises MemoryError."""
     data = _encode(message, LENGTH_BYTES)
     data[:LENGTH_BYTES] = (len(data) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")

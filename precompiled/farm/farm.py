@@ -33,7 +33,6 @@ from precompiled.farm.messages import (
     Result,
     Task,
     Unusable,
-    encode,
     receive,
     send,
 )
@@ -150,7 +149,7 @@ class Farm:
         assert job.offer is not None
         with self._changed:
             self._cases[job.key] = _Case(
-                job.key, job.name, encode(Request(job)), job.offer.time_limit_s, asked=time.monotonic()
+                job.key, job.name, wire.encode(Request(job)), job.offer.time_limit_s, asked=time.monotonic()
             )
             self._send_out()
         return {"again_s": WAITING_AGAIN_S}

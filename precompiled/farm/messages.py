@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 
 from precompiled import wire
-from precompiled.core.errors import WireError
 
 _LENGTH_BYTES = 8
 
 
-class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
-    pass
-
-
-class Request(_Message, frozen=True):
+class Request(wire.Message, frozen=True):
     """To a node: compile this job. Its ``offer`` describes the worker and the time limit."""
 
     job: wire.Job
 
 
-class Result(_Message, frozen=True):
+class Result(wire.Message, frozen=True):
     """From a node. "refused": the node cannot compile for this host. "failed": it could not compile this graph."""
 
     outcome: Literal["compiled", "refused", "failed"]
-    artifacts: list[bytes] = []  # packed by store/packed.py
+    artifacts: list[bytes] = msgspec.field(default_factory=list)  # packed by store/packed.py
     code: str = ""
     message: str = ""
     node: str = ""  # the host name of the node
     seconds: float = 0.0
 
 
-class Task(_Message, frozen=True):
+class Task(wire.Message, frozen=True):
     """Helper to driver: have a node run this encoded Request. ``name`` appears in Ray's own lists of tasks."""
 
     number: int
@@ -43,7 +38,7 @@ class Task(_Message, frozen=True):
     time_limit_s: float  # limit for the whole task
 
 
-class Drop(_Message, frozen=True):
+class Drop(wire.Message, frozen=True):
     """Helper to driver: the result of this task is not needed any more."""
 
     number: int
@@ -60,20 +55,20 @@ class Node(msgspec.Struct, frozen=True):
     places: int
 
 
-class Nodes(_Message, frozen=True):
+class Nodes(wire.Message, frozen=True):
     """Driver to helper: the nodes that compile now."""
 
     nodes: list[Node]
 
 
-class Ended(_Message, frozen=True):
+class Ended(wire.Message, frozen=True):
     """Driver to helper: the result of a task."""
 
     number: int
     result: Result
 
 
-class Unusable(_Message, frozen=True):
+class Unusable(wire.Message, frozen=True):
     """Driver to helper: the cluster cannot be used. The driver exits after this message."""
 
     message: str
@@ -81,32 +76,17 @@ class Unusable(_Message, frozen=True):
 
 FromDriver = Nodes | Ended | Unusable
 
-_encoder = msgspec.msgpack.Encoder()
-_decoders: dict[object, msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Request, Result, ToDriver, FromDriver)
-}
+wire.add_kinds(Request, Result, ToDriver, FromDriver)
 _M = TypeVar("_M")
 
 
-def encode(message: _Message) -> bytes:
-    """The msgpack bytes of a message. Raises MemoryError."""
-    data = bytearray()
-    _encoder.encode_into(message, data)  # without memory, Encoder.encode ends the process with SIGSEGV
-    return bytes(data)
-
-
 def decode(data: bytes, kind: type[_M] | object) -> _M:
-    """Decode a message. Raises WireError."""
-    try:
-        return _decoders[kind].decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise WireError(f"not a message of this version: {error}") from error
-    except MemoryError as error:
-        raise WireError(f"there is no memory to decode a message of {len(data)} bytes") from error
+    """Decode a message of any size: a Request contains its graph. Raises WireError."""
+    return wire.decode(data, kind, limit=len(data))
 
 
-def send(sock: socket.socket, message: _Message) -> None:
-    data = encode(message)
+def send(sock: socket.socket, message: wire.Message) -> None:
+    data = wire.encode(message)
     sock.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
 

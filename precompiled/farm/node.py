@@ -23,7 +23,7 @@ from precompiled import wire
 from precompiled.core import config, worker_variables
 from precompiled.core.children import start_with_stream
 from precompiled.core.errors import OF_THE_PLACE, PrecompiledError, WireError
-from precompiled.farm.messages import Request, Result, decode, encode
+from precompiled.farm.messages import Request, Result, decode
 from precompiled.made_up_cuda.kinds import FIRST_UUID
 from precompiled.store import packed
 from precompiled.store.artifacts import Store
@@ -125,7 +125,7 @@ def compile_job(request: bytes) -> bytes:
     except Exception as error:  # noqa: BLE001 - settings, a store, an interpreter: the helper reports it
         result = Result("refused", code="farm-environment", message=f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - began
-    return encode(msgspec.structs.replace(result, node=socket.gethostname(), seconds=seconds))
+    return wire.encode(msgspec.structs.replace(result, node=socket.gethostname(), seconds=seconds))
 
 
 def _compiled(request: Request) -> Result:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from precompiled.core.regular_file import open_regular
+
 ABSENT = ""  # the digest of a missing file
 # If a file was saved less than this long before it was read, a further save may leave the same times. The kernel's file
 # times are as coarse as its tick. (Git calls such entries "racily clean".)
@@ -81,9 +83,7 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
 def _read(path: str) -> str:
     state = hashlib.sha256()
     try:
-        # O_NONBLOCK: a FIFO or a device would block.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             while data := file.read(CHUNK):
                 state.update(data)
     except OSError:

@@ -17,7 +17,7 @@ from support_host import prepare
 
 from precompiled import wire
 from precompiled.farm import node
-from precompiled.farm.messages import Request, Result, decode, encode
+from precompiled.farm.messages import Request, Result, decode
 from precompiled.graph import environment
 from precompiled.store import artifact_format as fmt
 from precompiled.store import packed, scratch
@@ -63,7 +63,7 @@ def asked(change: dict[str, Any] | None = None, graph: bytes = b"", key: str = "
         may_park=True,
         offer=wire.Offer(interpreter, limit_s),
     )
-    return decode(node.compile_job(encode(Request(job))), Result)
+    return decode(node.compile_job(wire.encode(Request(job))), Result)
 
 
 def altered(**facts: str) -> bytes:

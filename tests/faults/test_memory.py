@@ -93,9 +93,9 @@ try:
     wire.decode(submit, wire.ClientMessage)
 except WireError as error:
     print(error.message)
-for encode in (wire.frame, wire.encode, messages.encode):
+for encode, message in ((wire.frame, job), (wire.encode, job), (wire.encode, messages.Request(job))):
     try:
-        encode(messages.Request(job) if encode is messages.encode else job)
+        encode(message)
     except MemoryError:
         print("MemoryError")
 """

@@ -64,10 +64,11 @@ def test_unchanged_old_file_is_not_read_again(tmp_path: Path, monkeypatch: pytes
     assert len(reads) == 1
 
 
-def test_fifo_is_not_read(tmp_path: Path) -> None:
+def test_fifo_and_device_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
-    assert Files().digest(str(path)) != "", "it has no contents, and does not block"
+    assert Files().digest(str(path)) == ABSENT  # a read would block
+    assert Files().digest("/dev/zero") == ABSENT  # a read would not end
 
 
 class Listener:
