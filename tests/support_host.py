@@ -55,6 +55,7 @@ class Client:
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
+        self._open = 2  # the streams that the program still holds open
         assert self.process.stdout is not None and self.process.stderr is not None
         self._threads = [
             threading.Thread(target=self._read, args=(self.process.stdout, self.lines)),
@@ -68,11 +69,16 @@ class Client:
             with self._changed:
                 into.append(line.rstrip("\n"))
                 self._changed.notify_all()
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
 
     def wait_for(self, event: str) -> None:
         """Wait until the program prints ``@event``. Raises AssertionError with its output if the program ends first."""
         with self._changed:
-            self._changed.wait_for(lambda: f"@{event}" in self.lines or self.process.poll() is not None, TIMEOUT_S)
+            self._changed.wait_for(
+                lambda: f"@{event}" in self.lines or not self._open or self.process.poll() is not None, TIMEOUT_S
+            )
             if f"@{event}" not in self.lines:
                 raise AssertionError(f"no @{event}:\n{self.text()}")
 
