@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from precompiled.client.daemon_link import LINGER_S, Link, import_messages, is_busy
-from precompiled.core import paths
+from precompiled.core import interruptions, paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 
@@ -93,4 +93,5 @@ def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
                         raise DaemonError("the daemon does not read", "Look into its log", code="no-reply")
                     link.wait(left)
     except Exception as error:  # noqa: BLE001 - lost counts must not fail the end of a program
+        interruptions.pass_on(error)
         log.info("counts were not sent: %s", error)

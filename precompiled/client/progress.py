@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.run_recorder import place
 from precompiled.client.swap import State
+from precompiled.core import interruptions
 from precompiled.core.words import format_count, format_list, human_seconds
 
 log = logging.getLogger("precompiled.client.progress")
@@ -91,6 +92,7 @@ class Progress:
                 )
                 _say(f"the program ended before {which} compiled; {then}")
         except Exception as error:  # noqa: BLE001 - an error must not disturb the program's end
+            interruptions.pass_on(error)
             log.info("no progress is shown: %s", error)
 
     def _begins(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from precompiled import hook
+from precompiled.core import interruptions
 
 log = logging.getLogger("precompiled.vllm")
 
@@ -20,4 +21,5 @@ def register() -> None:
 
             adaptor.install()
     except Exception as error:  # noqa: BLE001 - a vLLM with other names, or one that cannot be imported
+        interruptions.pass_on(error)
         log.warning("vLLM compiles its graphs in process: %s: %s", type(error).__name__, error)

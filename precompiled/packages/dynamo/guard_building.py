@@ -24,6 +24,7 @@ from torch._dynamo.output_graph import OutputGraphCommon, OutputGraphGuardsState
 from torch._guards import Guard, GuardsSet, TracingContext, tracing
 from torch.utils._ordered_set import OrderedSet
 
+from precompiled.core import interruptions
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers
@@ -109,4 +110,5 @@ def _why(manager: Any, local: Mapping[str, object]) -> str:
     try:
         return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
     except Exception as error:  # noqa: BLE001 - this is only part of a message
+        interruptions.pass_on(error)
         return type(error).__name__

@@ -26,6 +26,8 @@ from pathlib import Path
 
 import torch
 
+from precompiled.core import interruptions
+
 log = logging.getLogger("precompiled.openmp")
 
 # If one of these variables is set, the user has chosen how threads wait.
@@ -107,6 +109,7 @@ def _set(threads: int) -> None:
         try:
             _team = _begin(threads)
         except Exception as error:  # noqa: BLE001 - without OpenMP or further threads, steps only take longer
+            interruptions.pass_on(error)
             log.debug("OpenMP's threads are not changed: %s", error)
     elif not threads and _team is not None:
         _team.end()

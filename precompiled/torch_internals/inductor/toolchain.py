@@ -17,6 +17,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from precompiled.core import interruptions
+
 # Triton's errors if it finds no compiler for its launchers, or no assembler (triton/runtime/build.py, knobs.py).
 _TRITONS = re.compile(r"Failed to find C compiler|Cannot find (?:ptxas|cuobjdump|nvdisasm)")
 # A test program with the includes and link flags that every CPU kernel has.
@@ -51,6 +53,7 @@ def _of_cpp() -> str:
     try:
         compiler = cpp_builder.get_cpp_compiler()
     except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or an error of the search for it
+        interruptions.pass_on(error)
         return f"this host has no C++ compiler ({str(error) or type(error).__name__})"
     try:
         with tempfile.TemporaryDirectory(prefix="precompiled-") as folder:
