@@ -7,5 +7,5 @@
     a job       at the farm         helper            of Ray's           as everywhere
 
 Entry points: ``farm`` (for the helper of a store) and ``messages`` (the protocol). Only ``driver`` imports Ray. The
-driver is a process of its own, because Ray ends a process that has joined a cluster when the cluster disappears.
+driver is a separate process, because Ray ends every process of a cluster that disappears.
 """

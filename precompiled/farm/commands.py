@@ -1,4 +1,4 @@
-"""farm status: the Ray cluster that compiles jobs for which this host has no free worker."""
+"""farm status: show the Ray cluster that compiles jobs when this host has no free worker."""
 
 from __future__ import annotations
 

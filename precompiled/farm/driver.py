@@ -2,9 +2,9 @@
 
 Only this file uses Ray.
 
-Ray chooses the node and the order of tasks, repeats a task after a node was lost, and stores the graphs that wait.
-farm.py starts this process. The process reads messages from the descriptor ``--fd``, and exits when that stream ends.
-Ray may end the process at any time.
+Ray chooses the node and the order of tasks, repeats a task whose node was lost, and stores the waiting graphs. farm.py
+starts this process. The process reads messages from the descriptor ``--fd``, and exits when that stream ends. Ray may
+end the process at any time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from precompiled.core import words
 from precompiled.farm import node
 from precompiled.farm.messages import Drop, Ended, Node, Nodes, Result, Task, ToDriver, Unusable, decode, receive, send
 
-RESOURCE = "precompiled"  # Ray's resource of the nodes that compile; its amount is the number of simultaneous compiles
-# A process of Ray's exits with its worker after this many calls, since a worker cannot unload modules and libraries.
+# the Ray resource of nodes that compile; its amount is a node's number of simultaneous compiles
+RESOURCE = "precompiled"
+# Calls after which a Ray process and its worker exit, because a worker cannot unload modules and libraries.
 CALLS = 200
-RETRIES = 2  # repeats of a task after a node, or a process of Ray's on it, was lost
+RETRIES = 2  # how often a task is repeated because its node or Ray process was lost
 LOOK_S = 2.0  # seconds between two checks of the cluster's nodes
 
 
@@ -81,7 +82,7 @@ class Driver:
         except self._ray.exceptions.GetTimeoutError:
             self._drop(task.number)
             result = Result("failed", code="farm-lost", message=f"no result within {task.time_limit_s:g} s")
-        # compile_job raises nothing, so the error means that the node could not even import it.
+        # compile_job raises no errors. So the node could not even import it.
         except self._ray.exceptions.RayTaskError as error:
             why = str(error.cause or error)[:500]
             result = Result("refused", code="farm-environment", message=f"a node cannot run our part of it: {why}")
@@ -94,7 +95,7 @@ class Driver:
     def _drop(self, number: int) -> None:
         ref = self._refs.get(number)
         if ref is not None:
-            # A compile cannot be interrupted, so Ray kills the process, and with it the process's worker.
+            # A compile cannot be interrupted, so Ray kills the process and its worker.
             self._ray.cancel(ref, force=True)
 
 
@@ -126,4 +127,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    os._exit(status)  # some threads still wait for Ray, which cleans up after a driver that has exited
+    os._exit(status)  # do not wait for threads that wait for Ray; Ray cleans up after the driver has exited

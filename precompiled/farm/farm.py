@@ -1,9 +1,8 @@
-"""Tracks, in the helper, which jobs the farm has and what it returned. driver.py talks to Ray.
+"""Tracks the farm's jobs and their results, in the helper. driver.py talks to Ray.
 
-A case is one job. It is *waiting* in this process until one of the farm's places is free, then *out* (on a node).
-Couriers bring the jobs. A local worker with a free slot asks for its job, too. The worker gets the job if the job is
-waiting, or if the job has been out for longer than the farm usually takes. In the second case worker and farm both
-compile the job, and the first to publish wins.
+A *case* is one job from a courier. It is *waiting* in this process until the farm has a free place, then *out* (on a
+node). A local worker with a free slot may request the same job. It gets the job if the case is waiting, or has been out
+for longer than PATIENCE allows. A job that is out is then compiled twice, and the first to publish wins.
 """
 
 from __future__ import annotations
@@ -41,15 +40,17 @@ from precompiled.store.artifacts import Store
 
 MAX_WAITING = 64  # the most cases that wait for a place; MAX_WAITING_BYTES limits the sum of their bytes
 MAX_WAITING_BYTES = 256 << 20
-WAITING_AGAIN_S = 2.0  # seconds after which a worker or courier asks again about a waiting case
-OUT_AGAIN_S = (1.0, 10.0)  # least and most seconds after which a worker or courier asks again about a case that is out
-FULL_AGAIN_S = 10.0  # seconds after which a courier offers a job again for which there was no room
-STARTING_AGAIN_S = 1.0  # seconds between offers while the driver starts: up to a minute if no cluster answers
+WAITING_AGAIN_S = 2.0  # seconds until a worker or courier repeats its request for a waiting case
+OUT_AGAIN_S = (1.0, 10.0)  # least and most seconds until a worker or courier repeats its request for a case that is out
+FULL_AGAIN_S = 10.0  # seconds until a courier repeats an offer that the full queue refused
+# seconds between offers while the driver starts, which takes up to a minute if no cluster answers
+STARTING_AGAIN_S = 1.0
 REST_S = 30.0  # seconds between the driver's exit and the next start
-KEPT_S = 600.0  # seconds for which a key stays away from the farm after the farm has ended a job of this key
-USUAL_S = 30.0  # assumed time of a compile at the farm, until some have ended
-WANTED_S = 60.0  # a waiting case keeps the helper running this long after the last question about it
-PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after PATIENCE times the usual time, and at least MIN_PATIENCE_S
+KEPT_S = 600.0  # seconds for which a key is not sent to the farm after a job of this key has ended there
+USUAL_S = 30.0  # assumed seconds of a compile at the farm, until one has ended
+WANTED_S = 60.0  # seconds for which a waiting case keeps the helper running after the last request for the case
+# a case is late after PATIENCE times the usual time, but never before MIN_PATIENCE_S
+PATIENCE, MIN_PATIENCE_S = 2.0, 15.0
 
 
 @dataclass
@@ -57,9 +58,9 @@ class FarmCounts:
     """Counts of a farm.
 
     - ``refused``, ``failed``: jobs that nodes returned without an artifact, by code
-    - ``last``: the latest of these jobs, in words
+    - ``last``: the latest refused or failed job, in words
     - ``taken_back``: jobs that a local worker took before a node was free
-    - ``hedged``: jobs that a local worker compiled as well
+    - ``hedged``: jobs that both a node and a local worker compiled
     - ``compile_s``: the nodes' seconds for compiled jobs
     """
 
@@ -86,8 +87,8 @@ class _Case:
 
 
 class Farm:
-    """The cases of a helper. Thread-safe. ``ended`` is called, in a thread of this object, with a key and its
-    published slots.
+    """The cases of a helper. Thread-safe. When a case ends, a thread of this object calls ``ended`` with its key and
+    its published slots.
     """
 
     def __init__(self, address: str, store: Store, ended: Callable[[str, list[int]], None]) -> None:
@@ -96,7 +97,7 @@ class Farm:
         self._state, self._reason = "unused", ""  # unused | starting | ok | unusable
         self._nodes: list[Node] = []
         self._cases: dict[str, _Case] = {}  # maps a key to its case, in the order of arrival
-        # maps a key that the farm does not get to the time at which it may get the key again
+        # maps a key to the time until which the key is not sent to the farm
         self._kept: dict[str, float] = {}
         self._numbers = 0
         self._usual: deque[float] = deque(maxlen=32)
@@ -107,9 +108,9 @@ class Farm:
     # ------------------------------------------------ for workers and couriers
 
     def ask(self, key: str, *, courier: bool) -> dict[str, object] | None:
-        """Reply to a question about a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
+        """Reply to a request for a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
 
-        Returns None if the farm does not have the job, and would take it from a courier.
+        Returns None if the farm lacks the job. ``take`` then accepts the job from a courier.
         """
         with self._changed:
             now, case = time.monotonic(), self._cases.get(key)
@@ -164,13 +165,13 @@ class Farm:
 
     @property
     def busy(self) -> bool:
-        """Whether a case has been sent out, or a worker or courier has asked about a waiting case lately."""
+        """Whether a case is out, or a worker or courier has recently requested a waiting case."""
         with self._changed:
             since = time.monotonic() - WANTED_S
             return any(case.number or case.asked > since for case in self._cases.values())
 
     def look(self, wait_s: float) -> None:
-        """Wait until the driver has reported the cluster's nodes, or why there are none."""
+        """Wait until the driver has reported the cluster's nodes, or the reason why it has none."""
         with self._changed:
             self._start(time.monotonic())
             self._changed.wait_for(lambda: self._state != "starting", wait_s)
@@ -199,7 +200,7 @@ class Farm:
                 **counts,
             }
 
-    # ------------------------------------------------ out, and back
+    # ------------------------------------------------ jobs to nodes, and their results
 
     @property
     def _places(self) -> int:
@@ -230,8 +231,7 @@ class Farm:
         result, slots = ended.result, list[int]()
         if result.outcome == "compiled":
             try:
-                # The key was requested, and the digests are verified. The node itself is trusted, because it belongs to
-                # the user's cluster.
+                # The digests are verified, and the node is trusted because it belongs to the user's cluster.
                 for data in result.artifacts:
                     slots.append(self._store.publish(packed.unpack(data, case.key)).slot)
             except StoreError as error:
@@ -240,8 +240,8 @@ class Farm:
         with self._changed:
             if self._cases.get(case.key) is case:
                 del self._cases[case.key]
-            # The farm does not get this key again for KEPT_S, not even for other sizes of the graph: the nodes have
-            # only the sizes that they were sent.
+            # The key is not sent again for KEPT_S, even with other sizes of the graph, because the nodes have only the
+            # sizes that they were sent.
             self._kept[case.key] = time.monotonic() + KEPT_S
             if slots:
                 self.counts.compiled += 1
@@ -310,7 +310,7 @@ class Farm:
 
     def _say(self, message: Task | Drop) -> None:
         if self._sock is not None:
-            with suppress(OSError):  # if this fails, the reading thread notices the end of the stream as well
+            with suppress(OSError):  # if this fails, the reading thread notices the end of the stream
                 send(self._sock, message)
 
 

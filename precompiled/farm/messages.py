@@ -48,7 +48,7 @@ ToDriver = Task | Drop
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node. ``places``: how many compiles it runs at the same time, from its resource "precompiled"."""
+    """A node. ``places``: the number of its simultaneous compiles, from its resource "precompiled"."""
 
     name: str
     address: str

@@ -1,9 +1,9 @@
-"""Compiles a job in a worker of a farm's node, as the daemon would. Runs in a process of Ray's on that node.
+"""Compiles a job in a worker of a farm's node, as the daemon would. Runs in a Ray process on that node.
 
-The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment as
-every worker does. The worker stays for the next job of the same interpreter. The worker ends with this process, because
-the worker's guardian kills the worker's process group when the stream to this process ends. The store is the node's
-own: an artifact in it is returned without a compile.
+The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment like
+every worker. It stays for the next job of the same interpreter. When this Ray process ends, its stream to the worker's
+guardian ends, and the guardian kills the worker's process group. The store belongs to the node: an artifact in the
+store is returned without a compile.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from precompiled.store import packed
 from precompiled.store.artifacts import Store
 from precompiled.version import VERSION
 
-START_S = 300.0  # seconds until a worker has imported torch
+START_S = 300.0  # seconds for a worker to import torch
 SAID_BYTES = 1500  # bytes of a dead worker's output that are kept
-# Variables that are always the node's own, whatever the client sent.
+# Variables that keep the node's values, whatever the client sent.
 _OF_THE_NODE = frozenset({"HOME", "USER", "XDG_CACHE_HOME"})
 
 
@@ -58,7 +58,7 @@ class _Worker:
             start_new_session=True,
             umask=0o077,
         )
-        # The worker's guardian holds the other end of the stream too, so a dead worker's stream does not end by itself.
+        # The worker's guardian holds the same end of the stream, so the stream stays open when the worker dies.
         threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
         self._stream: BinaryIO = self._sock.makefile("rb")
         ready = self._receive(START_S)
@@ -110,7 +110,7 @@ class _Worker:
             one.close()
 
 
-_worker: _Worker | None = None  # a process of Ray's runs one task at a time
+_worker: _Worker | None = None  # a Ray process runs one task at a time
 
 
 def compile_job(request: bytes) -> bytes:

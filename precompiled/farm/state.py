@@ -66,7 +66,7 @@ def line(state: dict[str, Any]) -> str:
 
 
 def checks(settings: Settings) -> Iterator[Check]:
-    """Check that a node compiles, and that no jobs were refused or failed."""
+    """Check that a node compiles, and that no job was refused or failed."""
     if not settings.farm:
         return
     try:

@@ -4,10 +4,10 @@ Grammar::
 
     store       = root "/artifacts/" (artifact | failure)*   root "/tmp/" *   root "/quarantine/" *
     artifact    = directory "<key>.<slot>"    slot: 0 .. MAX_VARIANTS-1, claimed by the rename that publishes it
-                    "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
+                    "manifest.json"           Manifest, as JSON; its "digest" covers itself with digest = ""
                     "entry.bin"               AOTAutograd's bundle: the pickled compile result (load_artifact.py)
-                    "native/<sha256>.so"      C++ kernels: extension modules, several in a file
-                    "program.json.gz"         the program that was compiled, for people: no load reads it
+                    "native/<sha256>.so"      C++ kernels: an extension module with several kernels
+                    "program.json.gz"         the compiled program, for people; no load reads it
     failure     = file "<key>.failed"         Failure, as JSON
     key         = 64 lower-case hexadecimal digits
 
@@ -17,8 +17,8 @@ Version history:
     2   program.json.gz; failure records keep their program
     3   a file in native/ holds many kernels; Manifest.kernels
 
-A reader treats every other version as a miss. There is no migration: graphs are compiled again. The format uses json
-and dataclasses, not msgpack: a hit is served before msgspec is imported (13 to 26 ms).
+A reader treats every other version as a miss, so the graphs are recompiled. The format uses json and dataclasses,
+because a hit would have to import msgspec first (13 to 26 ms).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ MAX_FAILURE_PROGRAM_BYTES = 1 << 20
 # graph that is served has a quarter of this size.
 MAX_PROGRAM_BYTES = 1 << 30
 
-# The tiers of artifacts. "untimed": a choice in the compile depended on a measured time, but nothing could be measured,
-# so another choice may be faster.
+# The tiers of artifacts. "untimed": the compile made a choice that depends on measured times, but nothing could be
+# measured, so another choice may be faster.
 DEFAULT, UNTIMED = "default", "untimed"
 
 _MAX_TIME_S = 1e12
@@ -94,14 +94,14 @@ class Manifest:
 
     key: str
     name: str  # the graph's name, which people read
-    components: dict[str, str]  # the parts of the key, readable
+    components: dict[str, str]  # the parts of the key, as text
     environment: dict[str, str]  # interpreter, torch, triton
     device: str  # "cpu" or "cuda"
     guards: str  # an expression over the symbolic sizes, or ""
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    # Version, uid, pid, host, and the device if it was made up (so that no choice depended on a measured time).
+    # Version, uid, pid, host, and the device if it was made up, so that nothing was measured.
     compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False
@@ -116,13 +116,13 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a graph has no artifact. It is valid until ``created + ttl_s``; after that the graph is compiled
+    """The reason why a graph has no artifact. It is valid until ``created + ttl_s``. The graph is then compiled
     again.
     """
 
     key: str
     name: str
-    reason: str  # stable code
+    reason: str  # the stable code of the failure
     message: str  # a sentence, with the worker's error
     created: float  # seconds since the epoch
     ttl_s: float
@@ -130,12 +130,11 @@ class Failure:
     # Clients from before decision 0018 keep the graph eager unless this value is "inline". Later clients ignore the
     # value and compile in process.
     advice: str = "inline"
-    program: str = ""  # base64 of a program.json.gz, or "" if that is too large
+    program: str = ""  # base64 of a program.json.gz, or "" if the program is too large
     format: int = FORMAT
 
     def expired(self, now: float) -> bool:
-        # If the record's time is in the future, the clock was set back: the record must not keep a graph eager for
-        # ever.
+        # A time in the future means that the clock was set back. Such a record must not keep a graph eager for ever.
         return not self.created - 60 <= now < self.created + self.ttl_s
 
 
@@ -167,7 +166,7 @@ def open_manifest(data: bytes, key: str) -> Manifest:
     manifest = dataclasses.replace(manifest, files=files)
     try:
         sealed = seal(manifest)
-    # Json can parse deeper nesting than it can write, which raises RecursionError.
+    # json parses deeper nesting than it can write: canonical() then raises RecursionError.
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptArtifact(f"the manifest cannot be sealed again: {error}") from error
     if sealed != data:
@@ -180,8 +179,8 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 def names_for_others(manifest: Manifest) -> list[str]:
     """The files that another host or user needs.
 
-    The program (the captured graph) contains lines of the user's code. So it is included only if the graph may be
-    compiled again: for further sizes if nothing is traced (packages/graphs.py), or to tune the artifact.
+    The program contains lines of the user's code. So it is included only if the other host may recompile the graph: for
+    further sizes without a trace (packages/graphs.py), or to tune the artifact.
     """
     again = bool(manifest.guards) or manifest.tier == UNTIMED
     return [name for name in manifest.files if name != PROGRAM or again]
@@ -195,7 +194,7 @@ def open_failure(data: bytes, key: str) -> Failure:
     """Parse a failure record. Raises CorruptArtifact if it is invalid."""
     failure = _parse(data, Failure, key)
     times = failure.created, failure.ttl_s, failure.compile_s
-    # An integer may be too large for a float, and JSON's Infinity would keep the record for ever.
+    # An integer may be too large for a float. JSON's Infinity would keep the record for ever.
     if not all(isinstance(value, (int, float)) and abs(value) < _MAX_TIME_S for value in times):
         raise CorruptArtifact("the failure record's times are not numbers")
     texts = failure.name, failure.reason, failure.message, failure.advice, failure.program
@@ -215,7 +214,7 @@ def unpack_program(data: bytes) -> bytes:
     """Unpack a program. Raises CorruptArtifact if ``data`` is not a packed program."""
     import zlib
 
-    size = int.from_bytes(data[-4:], "little")  # the size in gzip's trailer; no more than this is unpacked
+    size = int.from_bytes(data[-4:], "little")  # gzip's trailer states the size; no more than this is unpacked
     if size > MAX_PROGRAM_BYTES:
         raise CorruptArtifact(f"the program would have {size} bytes, over the limit of {MAX_PROGRAM_BYTES}")
     unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip's format
@@ -235,7 +234,7 @@ def program_for_failure(program: bytes) -> str:
 
 
 def program_of_failure(failure: Failure) -> bytes | None:
-    """The program (captured graph) in a failure record, or None if it has none. Raises CorruptArtifact if it is
+    """The program in a failure record, or None if the record has none. Raises CorruptArtifact if the program is
     unreadable.
     """
     if not failure.program:
@@ -268,7 +267,7 @@ def _parse(data: bytes, kind: Any, key: str) -> Any:
 class Payload:
     """An artifact that is not published yet: its manifest, and the content of each of its files, by file name.
 
-    ``publish`` fills in the manifest's ``files`` and ``digest``, whatever they contain.
+    ``publish`` overwrites the manifest's ``files`` and ``digest``.
     """
 
     manifest: Manifest

@@ -20,7 +20,7 @@ from precompiled.store.reading import Artifact, StoreReader, reading
 from precompiled.store.trees import move_away, temporary_name
 from precompiled.store.writing import StoreWriter
 
-# Seconds between two marks of an artifact as used: a loop of steps must not write metadata all the time.
+# Seconds between two updates of an artifact's last use: a loop of steps must not write metadata all the time.
 TOUCH_INTERVAL_S = 60.0
 
 
@@ -28,8 +28,8 @@ class Store(StoreWriter):
     """A user's store: the cache directory at ``root``. No directory is created before something is published.
 
     ``base``: base stores (bases.py), searched in this order after the user's own store. ``on_problem`` is called with a
-    sentence for each artifact or package of a base that is left out. Writes, removals and counts concern the user's own
-    store alone.
+    sentence for each artifact or package of a base that is left out. Writes, removals and counts affect only the user's
+    own store.
     """
 
     def __init__(
@@ -43,12 +43,11 @@ class Store(StoreWriter):
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """Return all variants of ``key``. Their manifests are checked now, and the files of a variant when they are
-        read.
+        """Return all variants of ``key``. Their manifests are checked now. ``read_files`` checks the other files.
 
-        The order: the store's own variants by slot, then variants that only a base has. Untimed artifacts, which
-        could be tuned, come last. A corrupt artifact is quarantined and left out. Raises UntrustedStore if another
-        user could have written the store or an artifact of the key in it.
+        The store's own variants come first, by slot. Variants that only a base has follow. Untimed artifacts come last.
+        A corrupt artifact is quarantined and left out. Raises UntrustedStore if another user could have written the
+        store or an artifact of the key.
         """
         fmt.check_key(key)
         found: list[Artifact] = []
@@ -98,7 +97,7 @@ class Store(StoreWriter):
         Raises CorruptArtifact (and quarantines the artifact) if a file is missing, short or altered; UntrustedStore
         if another user could have written it; FileNotFoundError if the artifact was evicted.
         """
-        # Leave out the captured graph (program.json.gz), which only people read: reading it would slow down a hit.
+        # Leave out the captured graph (program.json.gz): only people read it, and reading it would slow down a hit.
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
@@ -107,14 +106,14 @@ class Store(StoreWriter):
 
     def read_program(self, artifact: Artifact) -> bytes | None:
         """The captured graph from which an artifact was compiled (program.json.gz), checked like the artifact's other
-        files. None if the artifact lacks this file.
+        files. None if the artifact has no such file.
         """
         if fmt.PROGRAM not in artifact.manifest.files:
             return None
         return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
     def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
-        """The checked contents of these files of an artifact. Raises the errors of ``read_files``."""
+        """The checked contents of the files ``names``. Raises the errors of ``read_files``."""
         if not self.is_own(artifact):
             try:
                 return StoreReader(artifact.root).read(artifact, names)
@@ -133,8 +132,7 @@ class Store(StoreWriter):
         """Mark an artifact as used now, for eviction by least recent use. Best effort: the store may be read-only."""
         if self.is_own(artifact):
             try:
-                # abs(), because after a clock that ran ahead the artifact's time is in the future, and the artifact
-                # would never be evicted.
+                # abs(), because the clock may have run ahead at the last use. The artifact would then never be evicted.
                 if abs(time.time() - artifact.path.stat().st_mtime) > TOUCH_INTERVAL_S:
                     os.utime(artifact.path)
             except OSError as error:
@@ -151,9 +149,7 @@ class Store(StoreWriter):
         return own.union(*(base.keys() for base in self.bases))
 
     def is_empty(self) -> bool:
-        """Whether there is no artifact at all, so that a graph that is being traced will be a miss. Raises
-        StoreError.
-        """
+        """Whether the store and its bases have no artifact, so that each graph will be a miss. Raises StoreError."""
         for reader in (self, *self.bases):
             with suppress(FileNotFoundError), reading(reader.root), os.scandir(reader.artifacts) as found:
                 if next(found, None) is not None:
@@ -182,8 +178,8 @@ class Store(StoreWriter):
             (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
-        """Exclude from lookups an artifact that turned out to be unusable when it was read or loaded. The remote does
-        not fetch it again either.
+        """Exclude an artifact from lookups that turned out to be unusable in a read or load. The remote does not fetch
+        it again.
         """
         unfit.note(artifact, self.quarantined, reason)
         if self.is_own(artifact):
@@ -195,6 +191,6 @@ class Store(StoreWriter):
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
         interruptions.pass_on(error)
-        # Another format is not corrupt: the version of precompiled that wrote it can read it.
+        # Another format is not corruption: a different version of precompiled can read it.
         if error.code != "artifact-format":
             self.quarantine(path, str(error))

@@ -1,4 +1,4 @@
-"""Makes a base store (bases.py) from a store: only the files that a second process needs, readable for every user."""
+"""Makes a base store (bases.py) from a store: only the files that other processes need, readable for every user."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Base stores: read-only directories in the layout of a store, which are searched after the user's own store.
 
-They serve container images, module trees of a cluster and network file systems (docs/decisions/0043). A miss costs
-one stat per base. Any problem in a base is reported, and counts as a miss.
+A base can be in a container image, a cluster's module tree or a network file system (docs/decisions/0043). A miss costs
+one stat per base. A problem in a base is reported, and counts as a miss.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store.reading import Artifact, StoreReader, reading
 
 NOTE_SUFFIX = ".base"
-# A function that the store calls if an artifact, an entry of a package or a whole base store cannot be used. Its
-# argument is a sentence that describes the problem. The store then works without the unusable part.
+# A function that the store calls with a sentence about a problem in a base store. The store then works without the
+# unusable artifact, entry or base.
 OnProblem = Callable[[str], None]
 
 
@@ -41,15 +41,14 @@ class Base(StoreReader):
                     except FileNotFoundError:
                         break
                     except CorruptArtifact as error:
-                        # An artifact in another format is not corrupt: the version of precompiled that wrote it can
-                        # read it.
+                        # Another format is not corruption: a different version of precompiled can read it.
                         if error.code != "artifact-format":
                             on_problem(str(error))
         except StoreError as error:
             interruptions.pass_on(error)
             on_problem(error.message)
         except FileNotFoundError:
-            pass  # the base was removed meanwhile; if the files of a found artifact are gone too, the load reports it
+            pass  # the base was removed meanwhile; a later load of a found artifact reports it
         return found
 
     def keys(self) -> Iterator[str]:
@@ -74,13 +73,13 @@ def is_there(path: Path, on_problem: OnProblem) -> bool:
 
 
 def note_name(artifact: Artifact) -> str:
-    """The name of the note, in the own store's quarantine, that excludes an artifact of a base."""
+    """The name of the note, in the own store's quarantine, that excludes a base's artifact from lookups."""
     what = fmt.digest(f"{artifact.path}\0{artifact.manifest.digest}".encode())
     return f"{artifact.path.name}.{what[:16]}{NOTE_SUFFIX}"
 
 
 def leave_out(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Write the note of ``note_name``, best effort: without it, the next process finds the problem by itself."""
+    """Write the note of ``note_name``, best effort. Without the note, the next process finds the problem itself."""
     with suppress(OSError):
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
         (quarantine / note_name(artifact)).write_text(reason + "\n")

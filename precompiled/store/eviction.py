@@ -1,4 +1,4 @@
-"""Removes artifacts from the user's store: by key, all, or the least recently used beyond the budget."""
+"""Removes artifacts from the user's store: all, those of a key, or the least recently used beyond the budget."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.trees import is_directory, remove_at_once, remove_tree, weigh_tree
 
-# After this many seconds, files of a dead writer in tmp/ are removed.
+# Seconds after which a file in tmp/ is removed, because its writer must be dead.
 TMP_MAX_AGE_S = 3600.0
-# Quarantined files are kept this many seconds, so that people can inspect them.
+# Seconds for which quarantined files are kept for inspection.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
-# The share of the budget for packages (store/packages.py), which are small beside the artifacts of their graphs.
+# The share of the budget for packages (store/packages.py), which are small in comparison with artifacts.
 PACKAGES_SHARE = 1 / 10
 
 
@@ -46,8 +46,8 @@ def remove(store: Store, key: str) -> Evicted:
 
 
 def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
-    """Remove every artifact, failure record, package, quarantined file and temporary file; ``with_scratch``: the
-    workers' own files, too.
+    """Remove every artifact, failure record, package, quarantined file and temporary file. ``with_scratch``: also
+    remove the workers' Inductor cache.
     """
     removed = Evicted(0, 0, store.packages.clear())
     if with_scratch:
@@ -62,7 +62,7 @@ def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
     for directory in (store.tmp, store.quarantined):
         with suppress(OSError):
             for child in directory.iterdir():
-                # A writer may be about to rename the child to an artifact, which must not be half removed.
+                # A writer may be about to rename the child to an artifact. So the removal must be atomic.
                 remove_at_once(child, store.tmp)
     return removed
 
@@ -70,8 +70,8 @@ def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
 def evict(store: Store, max_bytes: int, max_inodes: int) -> Evicted:
     """Remove least recently used artifacts until both budgets hold.
 
-    Also remove files of dead writers, expired failure records, and old files of the quarantine and the workers'
-    cache. The remaining files of these two, and packages, count towards ``max_bytes``, each up to its share.
+    Also remove files of dead writers, expired failure records, and old files of the quarantine and of the workers'
+    cache. The remaining quarantine, workers' cache and packages count towards ``max_bytes``, each up to its share.
     """
     _sweep(store, store.tmp, TMP_MAX_AGE_S)
     _sweep(store, store.quarantined, QUARANTINE_MAX_AGE_S)
@@ -103,7 +103,7 @@ def _sweep(store: Store, directory: Path, max_age_s: float) -> None:
         for child in directory.iterdir():
             with suppress(OSError):
                 status = child.lstat()
-                # Use ctime as well, because a rename into quarantine keeps mtime (the time of the artifact's last use).
+                # Use ctime as well: a rename into the quarantine keeps mtime, the time of the artifact's last use.
                 if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
                     remove_at_once(child, store.tmp)
 
@@ -118,7 +118,7 @@ def _sweep_failures(store: Store) -> None:
 
 
 def _shrink_quarantine(store: Store, max_bytes: int) -> int:
-    """Remove the oldest quarantined files. Returns how many bytes of ``max_bytes`` are in use then."""
+    """Remove the oldest quarantined files. Returns the bytes of ``max_bytes`` that the rest uses."""
     quarantined: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for child in store.quarantined.iterdir():

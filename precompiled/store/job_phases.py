@@ -4,7 +4,7 @@
 
     jobs/<pid>-<started>.jsonl
 
-A file belongs to one worker; the files of the last KEPT workers are kept. Each line is a JSON object. The first line
+Each worker has its own file. The files of the last KEPT workers are kept. Each line is a JSON object. The first line
 describes the worker. A job then has:
 
 - a line at its begin
@@ -12,8 +12,8 @@ describes the worker. A job then has:
 - lines about the kernels that it waits for
 - a line at its end, with all spans that torch measured
 
-A job without an end is under way, or its worker has died. In the second case its outcome is LOST, and the worker's
-last write counts as its end.
+A job without an end is under way, or its worker has died. If the worker died, the job's outcome is LOST, and the file's
+last write counts as the job's end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("precompiled")
 
 JOBS = "jobs"
 KEPT = 64
-MAX_SPANS = 80  # the longest spans of a job are kept, so that a file has room for all jobs of a worker
+MAX_SPANS = 80  # the longest spans of a job are kept, so that the file has room for all jobs of its worker
 SHORT_S = 0.001  # seconds; shorter spans are not kept
 ESTIMATED_BY = 5  # the number of jobs in an estimate
 LOST = "lost"  # the outcome of a job whose worker died
@@ -46,7 +46,9 @@ LOST = "lost"  # the outcome of a job whose worker died
 
 @dataclass
 class RecordedJob:
-    """One job. Times are in seconds since the epoch; 0 means not yet. ``queued``: when the daemon got it."""
+    """One job. Times are in seconds since the epoch, or 0 before the event. ``queued``: when the daemon received the
+    job.
+    """
 
     id: str
     key: str
@@ -57,7 +59,7 @@ class RecordedJob:
     ended: float = 0.0
     outcome: str = ""  # as in wire.Finished, or LOST
     reason: str = ""
-    phases: list[tuple[str, float]] = field(default_factory=list)  # the phases that it entered, and when
+    phases: list[tuple[str, float]] = field(default_factory=list)  # the phases that the job entered, and when
     # Maps a phase to the number of built kernels and the number of all kernels.
     kernels: dict[str, tuple[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
@@ -82,7 +84,7 @@ class RecordedWorker:
 class UnderWay:
     """A job that a worker is running.
 
-    ``estimate_s``: the median seconds of the last jobs with this graph name, or None without such a job.
+    ``estimate_s``: the median seconds of recent jobs with this graph name, or None if there are none.
     """
 
     worker: int  # its pid
@@ -104,7 +106,7 @@ class UnderWay:
 
 
 class JobRecord:
-    """The record of this process, a worker, for one store. Raises nothing, since a compile does not depend on it."""
+    """The record of this process, a worker, for one store. Raises no errors, because no compile depends on it."""
 
     def __init__(self, root: Path, ready: float) -> None:
         self._root, self._ready = root, ready
@@ -112,7 +114,7 @@ class JobRecord:
         self._job = ""
         self._phases: set[str] = set()
         self._share = -1  # the share of built kernels, in percent, in the last line about kernels
-        self.spans: list[Span] = []  # spans of the present job
+        self.spans: list[Span] = []  # spans of the current job
 
     def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
         now = time.time()
@@ -150,14 +152,14 @@ class JobRecord:
             self._write({"job": self._job, "phase": name, "at": time.time()})
 
     def kernels(self, built: int, of: int) -> None:
-        """Record how many of the kernels that the job waits for are built, once per percent."""
+        """Record how many of the job's kernels are built, once per percent."""
         share = built * 100 // of
         if share != self._share:
             self._share = share
             self._write({"job": self._job, "kernels": (built, of)})
 
     def spent(self, what: str, seconds: float) -> None:
-        """Record that this thread has just spent ``seconds`` with ``what`` for the job."""
+        """Record that this thread has just spent ``seconds`` on ``what`` for the job."""
         self.spans.append(span_until_now(what, seconds))
 
     def end(self, outcome: str, reason: str) -> None:
@@ -225,8 +227,8 @@ def workers(root: Path) -> list[RecordedWorker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
-# A cache of read files, for callers that read repeatedly (`status --watch`). Most files belong to workers that have
-# ended, so they do not change.
+# A cache of parsed files, for callers that read repeatedly (`status --watch`). Most files belong to ended workers and
+# do not change.
 _read: dict[Path, tuple[tuple[int, int], RecordedWorker]] = {}
 
 
@@ -250,7 +252,7 @@ def _worker(found: list[dict[str, object]]) -> RecordedWorker:
     job: RecordedJob | None = None
     for line in found[1:]:
         if "began" in line:
-            # A worker runs one job at a time. So the earlier job has ended, but its end could not be written.
+            # A worker runs one job at a time. So the earlier job has ended, but the worker could not record its end.
             if job is not None and not job.ended:
                 job.ended, job.outcome = max(job.began, line["began"]), LOST  # type: ignore[call-overload]
             job = RecordedJob(id=line.pop("job"), **line)  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """Writes and reads files of JSON lines for display: runs/ (run_records.py), jobs/ (job_phases.py) and requests/.
 
-A file belongs to one process, which writes each line with one call. Files and folders have limits; lines beyond them
-are dropped.
+Each process has its own file, and writes each line with one call. Beyond a file's limit, lines are dropped.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ MAX_BYTES = 1 << 20  # the approximate limit of a file, in bytes; later lines ar
 
 
 def folder(root: Path, *names: str) -> Path:
-    """A folder in a store, created with the modes that a store must have. Raises OSError."""
+    """Create a folder in a store, with the modes that a store must have. Raises OSError."""
     path = root
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
         path = path / name
-        # Create the folders one by one: mkdir(parents=True) would give parents the umask's mode, and a store that a
-        # group can write is not trusted.
+        # Create the folders one by one. mkdir(parents=True) would give parents the umask's mode. If a group can write a
+        # store, the store is not trusted.
         path.mkdir(mode=0o700, exist_ok=True)
     return path
 
@@ -73,5 +72,5 @@ class AppendedFile:
 def read(name: str, directory_fd: int, *, shown: str) -> list[Any]:
     """The lines of a file in a checked directory. Raises OSError, StoreError, ValueError."""
     data = trust.read_file(name, directory_fd, 2 * MAX_BYTES, shown=shown)
-    # Leave out the last line, which may still be being written.
+    # Leave out the last line: another process may be writing it.
     return [parse_json(line) for line in data.split(b"\n")[:-1] if line]

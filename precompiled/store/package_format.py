@@ -4,7 +4,7 @@ Grammar::
 
     store    = root "/packages/" function*     beside "artifacts/"
     function = directory "<function>"          64 hexadecimal digits: function_key()
-    refused  = file "refused"                  takes the packages out of use: function and reason, in JSON
+    refused  = file "refused"                  disables the function's packages: function and reason, in JSON
     entry    = file "<digest>.entry"           SHA-256 of the file's content: checked before anything is decoded
     content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
                                                line of JSON (About), for people; body: a pickle
@@ -21,10 +21,10 @@ Version history:
     4   guards on types include the arguments of a decorator; Seen.wholes
     5   facts about sets; all defaults of functions
     6   sources
-    7   the keys of graphs changed: guards name each integer input, assertions are in the graph
+    7   graphs' keys changed: guards name each integer input, graphs contain assertions
     8   the pickle's classes are in other modules
-    9   sources_code: the part of the program's texts that matters (program_text.py); ``later`` in the body
-    10  sizes_met: the sizes and numbers that the trace met (packages/dynamo/size_history.py)
+    9   sources_code: digest of the relevant program text (program_text.py); ``later`` in the body
+    10  sizes_met: sizes and numbers that the trace found (packages/dynamo/size_history.py)
     11  tensors that a graph holds, optimizers
     12  functions that Dynamo called, replaced functions of torch, closures that share a variable
 """
@@ -46,13 +46,13 @@ FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 MAX_HEADER_BYTES = 1 << 20  # bytes of the first line; a longer header could not be read without reading the whole entry
-# The most entries of one function. The limit is high, because some functions are part of every model (decorators of
+# The most entries of one function. The limit is high, because every model uses some functions (decorators of
 # libraries).
 MAX_ENTRIES = 256
-# The most entries that differ only in ``sources``: a library's function is part of several programs.
+# The most entries that differ only in ``sources``, since several programs may use a library's function.
 MAX_PROGRAMS = 32
 
-# The module of the function that Dynamo wraps around functions of torch. The same function wraps all of them.
+# The module of the function that Dynamo wraps around each function of torch.
 WRAPPER = "torch._dynamo.external_utils"
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
@@ -60,8 +60,8 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """Facts about an entry that a process reads without running the entry's code. It has no times or process ids, so
-    that equal entries have equal bytes.
+    """Facts about an entry, readable without running the entry's code. They contain no times or process ids, so that
+    equal entries have equal bytes.
     """
 
     function: str  # the key of the function, which names the directory
@@ -70,21 +70,21 @@ class Header:
     code: str  # digest of the function's code
     one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
-    # The facts that must be equal in the process that uses the entry. Maps a name, which messages show, to a text or
+    # Facts that must be equal in the process that uses the entry. Maps a name, which messages show, to a text or
     # digest.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
-    # Fingerprints of the locals that have guards, to compare without decoding the body (guard_facts).
+    # Fingerprints of guarded locals, for comparison without decoding the body (guard_facts).
     locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
-    # Digest of the entry's guards and effects, without line numbers: an edit that only moves lines keeps this digest.
+    # Digest of the entry's guards and effects, without line numbers: an edit that only moves lines does not change it.
     meaning: str = ""
-    program: str = ""  # digest of the bytecode and of what Dynamo put into its globals
-    # Digest of the source files of the process that recorded the entry (packages/source_files.py). "" means that the
-    # entry is valid in any program.
+    program: str = ""  # digest of the bytecode and of the values that Dynamo put into its globals
+    # Digest of the source files of the recording process (packages/source_files.py). "" means that the entry is valid
+    # in any program.
     sources: str = ""
-    # Digest of the part of these files that can change the program (packages/program_text.py). "" means that the digest
-    # was not computed.
+    # Digest of the part of these source files that affects the program (packages/program_text.py). "" means that it was
+    # not computed.
     sources_code: str = ""
     # Whether the entry was traced before a second call could show Dynamo which sizes change (packages/audit.py).
     first: bool = False
@@ -93,7 +93,7 @@ class Header:
 
 @dataclass(frozen=True)
 class GuardText:
-    """One guard, for display. ``fact``: describes the value at its source. ``place``: the user's line of code."""
+    """One guard, for display. ``fact`` describes the guarded value. ``place`` is the user's line of code."""
 
     source: str
     kind: str
@@ -104,7 +104,7 @@ class GuardText:
 
 @dataclass(frozen=True)
 class About:
-    """The facts on which an entry guards, to show and compare them without running the entry's code."""
+    """The facts that an entry's guards check, for display and comparison without running the entry's code."""
 
     guards: list[GuardText] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
@@ -118,7 +118,7 @@ class About:
         return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
 
     def to_bytes(self) -> bytes:
-        # Unlike canonical(), this writes a value without a JSON form as its repr, because facts are only compared.
+        # Unlike canonical(), this writes a value without a JSON form as its repr. The text is only compared.
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
 
     @staticmethod
@@ -132,11 +132,11 @@ class About:
 
 
 def files_of(header: Header, about: About) -> set[str]:
-    """Return the files that may contain a function of the main program: those of guards in functions of this name.
-    Empty for a function of another module, and if the file is unknown.
+    """The files that may contain a function of the main program: the files of guards in functions of this name. Empty
+    for a function of another module or an unknown file.
 
-    Also empty for a function in a notebook: the name of a cell's file contains the cell's text, so each edit would look
-    like another program.
+    Also empty for a function in a notebook. The name of a cell's file contains the cell's text, so each edit would look
+    like a new program.
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
     found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}
@@ -192,14 +192,12 @@ def parse_header(line: bytes) -> Header:
 
 
 def seal_refusal(header: Header, reason: str) -> bytes:
-    """The content of the file that takes a function's packages out of use."""
+    """The content of the file that disables a function's packages."""
     return json.dumps({"function": f"{header.module}.{header.qualname}", "reason": reason}).encode()
 
 
 def open_refusal(content: bytes) -> dict[str, str]:
-    """The ``function`` and ``reason`` in the content of such a file. If the content is unreadable, the packages are
-    still out of use.
-    """
+    """Parse the ``function`` and ``reason`` from such a file. Packages stay disabled if the content is unreadable."""
     try:
         raw = parse_json(content)
         return {"function": str(raw["function"]), "reason": str(raw["reason"])}

@@ -1,6 +1,6 @@
 """Finds, publishes and removes the packages in the store: entries of functions, under the trust rules of artifacts.
 
-There are no locks and no merging: an entry is a file of its own, named by its content, and appears by rename.
+Neither locks nor merges are needed: each entry is a separate file, named by its digest, and appears by rename.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from precompiled.store.reading import reading
 from precompiled.store.trees import is_directory, temporary_name
 
 PACKAGES = "packages"
-REFUSED = "refused"  # the name of the file that says why none of a function's entries is used
+REFUSED = "refused"  # the name of the file that disables all entries of a function and gives the reason
 _MAX_REFUSAL_BYTES = 1 << 16
-# seconds; evictions keep a younger empty directory, because a process may be about to write its first entry.
+# seconds; evictions keep a younger empty directory, because a process may be about to write into it
 EMPTY_MAX_AGE_S = 3600.0
 
 
@@ -108,8 +108,8 @@ class PackageStore(_Reader):
         """
         found = self._own_names(function)
         for base in self._bases:
-            # A miss costs only the stat of is_there. REFUSED exists if an audit took the function's packages out of use
-            # in the store from which the base was made.
+            # A miss costs only the stat of is_there. A base has a REFUSED file if an audit disabled the function's
+            # packages in the store that was baked.
             folder = base.packages / function
             if is_there(folder, self._on_problem) and not os.path.lexists(folder / REFUSED):
                 try:
@@ -155,21 +155,21 @@ class PackageStore(_Reader):
         raise FileNotFoundError(name)
 
     def refused(self, function: str) -> str | None:
-        """Return why a function's packages are out of use, or None if they are in use. Raises StoreError."""
+        """Return the reason why a function's packages are disabled, or None if they are enabled. Raises StoreError."""
         try:
             return self._refusal(function)["reason"]
         except FileNotFoundError:
             return None
 
     def refuse(self, header: fmt.Header, reason: str) -> None:
-        """Take a function's packages out of use until the store is cleared. Raises StoreError."""
+        """Disable a function's packages until the store is cleared. Raises StoreError."""
         self._write(header.function, REFUSED, fmt.seal_refusal(header, reason))
         for name in self._own_names(header.function):
             with suppress(OSError):
                 (self.packages / header.function / name).unlink()
 
     def refusals(self) -> Iterator[dict[str, str]]:
-        """The ``function`` and ``reason`` of each function whose packages are out of use."""
+        """The ``function`` and ``reason`` of each function with disabled packages."""
         for function in self.functions():
             with suppress(StoreError, OSError):
                 yield self._refusal(function)
@@ -193,8 +193,7 @@ class PackageStore(_Reader):
         if entry.root != self.root:
             return
         with suppress(OSError):
-            # abs(), because after a clock that ran ahead the entry's time is in the future, and the entry would never
-            # be evicted.
+            # abs(), because the clock may have run ahead at the last use. The entry would then never be evicted.
             if abs(time.time() - entry.path.stat().st_mtime) > 60.0:
                 os.utime(entry.path)
 
@@ -275,8 +274,8 @@ class PackageStore(_Reader):
                     file.write(content)
                 return durable.sync_directory(directory)
             except OSError as error:
-                # An eviction has removed the old, empty directory, or the store was cleared. Try again: evictions leave
-                # the new directory alone, because it is young.
+                # An eviction removed the empty directory, or the store was cleared. Try again: evictions keep a young
+                # directory.
                 if again and isinstance(error, (FileNotFoundError, FileExistsError)):
                     continue
                 raise StoreError(
@@ -286,11 +285,11 @@ class PackageStore(_Reader):
                 ) from error
 
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
-        """Remove entries that are superseded by ``written``, the entry that was just published.
+        """Remove entries that the newly published entry ``written`` supersedes.
 
-        Among entries with the same meaning, the newest of each program stays, for MAX_PROGRAMS programs. Of all
-        entries, MAX_ENTRIES stay. An entry with the same meaning is removed only if it is older than ``written``:
-        otherwise two writers could remove each other's entries.
+        Among entries with the same meaning, the newest entry of each of MAX_PROGRAMS programs stays. The function keeps
+        at most MAX_ENTRIES. An entry with the same meaning must be older than ``written`` to be removed. Otherwise two
+        writers could remove each other's entries.
         """
         alike = _of_any_program(header)
         programs = {header.sources}

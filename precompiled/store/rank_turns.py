@@ -1,10 +1,10 @@
-"""Lets one of several ranks' workers compile a result that serves the keys of all of them, while the others wait.
+"""Lets one worker compile an artifact for the keys of several ranks, while the other ranks' workers wait.
 
-Ranks of a job that use DTensors have a key each, but can mostly share one artifact
-(torch_internals/ranks/rank_dependence.py). The rank that compiles first publishes its artifact under all of the keys.
-If the artifact turns out to depend on the rank, the rank ends its turn early, and the others compile.
+Ranks that use DTensors have different keys, but can usually share one artifact
+(torch_internals/ranks/rank_dependence.py). The first worker publishes its artifact under all of these keys. If the
+artifact turns out to depend on the rank, the worker ends its turn early, and the other workers compile.
 
-The turn is a record lock on a file. Linux releases the lock when its process ends, and children do not inherit it.
+The turn is a record lock on a file. Linux releases the lock when its process ends. Children do not inherit the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class WorkerTurn:
-    """A worker's turn. ``waited``: another worker had the turn first, and has ended it."""
+    """A worker's turn. ``waited``: this worker waited until another worker's turn ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class WorkerTurn:
             self.waited = True
 
     def end(self) -> None:
-        """End the turn, so that the others go on. Idempotent."""
+        """End the turn, so that waiting workers continue. Idempotent."""
         if self._file is not None:
             if not self.waited:
                 with suppress(FileNotFoundError):
@@ -41,7 +41,9 @@ class WorkerTurn:
 
 @contextmanager
 def turn(folder: Path, name: str) -> Iterator[WorkerTurn | None]:
-    """The turn to compile ``name``. None if ``name`` is "" (no turn is needed) or the folder cannot be used."""
+    """Wait for the turn to compile ``name``. None if ``name`` is "" (no turn is needed) or the folder cannot be
+    used.
+    """
     found = None
     if name:
         with suppress(OSError):

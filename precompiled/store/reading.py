@@ -62,8 +62,8 @@ class StoreReader:
                 for name in names:
                     contents[name] = _read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
             except CorruptArtifact as error:
-                # If the artifact was evicted since the lookup, and a sound artifact reuses its slot, this is a miss.
-                # Then nothing must be quarantined.
+                # The artifact may have been evicted since the lookup, and a sound one may reuse its slot. This is a
+                # miss, so nothing is quarantined.
                 if self._replaced(artifact, artifacts_fd):
                     raise FileNotFoundError(f"{artifact.path} was evicted") from error
                 raise
@@ -108,7 +108,7 @@ class StoreReader:
         return Artifact(path, fmt.open_manifest(data, key))
 
     def _replaced(self, artifact: Artifact, artifacts_fd: int) -> bool:
-        """Whether the slot of ``artifact`` is empty by now, or holds another artifact."""
+        """Whether ``artifact`` is gone from its slot, or another artifact has replaced it."""
         try:
             there = self.read_artifact(artifact.path.name, artifact.manifest.key, artifacts_fd)
             return there.manifest != artifact.manifest
@@ -120,7 +120,7 @@ class StoreReader:
 
 @contextmanager
 def reading(root: Path) -> Iterator[None]:
-    """Turn errors of the file system into StoreError, except for FileNotFoundError, which the caller handles."""
+    """Turn errors of the file system into StoreError. The caller handles FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -154,10 +154,10 @@ def _read_checked(artifact: Artifact, name: str, record: fmt.FileRecord, artifac
 
 
 def _is_at(directory_fd: int, path: Path) -> bool:
-    """Whether the open directory is still the one at ``path``. If not, the directory was evicted, which is a miss and
-    not corruption.
+    """Whether ``path`` still names the open directory. If not, the directory was evicted, which is a miss and not
+    corruption.
 
-    The two are compared by inode, since another artifact may have been published at the path.
+    The inodes are compared, because another artifact may have been published at the path.
     """
     try:
         there = os.lstat(path)

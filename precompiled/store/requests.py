@@ -4,8 +4,8 @@
 
     requests/<began>-<pid>.jsonl
 
-A file belongs to one helper, which begins another file when the first one is full. The last KEPT files are kept. Each
-line is a JSON array with the fields of a RemoteRequest.
+Each helper has its own file, and begins a new file when the file is full. The last KEPT files are kept. Each line is a
+JSON array with the fields of a RemoteRequest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RemoteRequest(NamedTuple):
 
 
 class RequestRecord:
-    """The requests of this process for one store. Thread-safe. Raises nothing, since no request depends on it."""
+    """The requests of this process for one store. Thread-safe. Raises no errors, because no request depends on it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -72,8 +72,8 @@ class RequestRecord:
 
 
 def requests(root: Path, since: float) -> list[RemoteRequest]:
-    """The requests, for the store at ``root``, that ended after ``since``, ordered by their begin. Files that cannot
-    be trusted or read are left out.
+    """The requests of the store at ``root`` that ended after ``since``, in order of their begin. Leaves out untrusted
+    and unreadable files.
     """
     return sorted((one for one in _read(root) if one.ended >= since), key=lambda one: one.began)
 

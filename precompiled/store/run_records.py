@@ -1,4 +1,4 @@
-"""Records the outcome of each process's graphs, for display. No lookup reads these records.
+"""Records how each process's graphs ran, for display. No lookup reads these records.
 
 ::
 
@@ -9,10 +9,10 @@ A run is a set of processes that were started together: the ranks of a job, or a
 (client/run_recorder.py). Each line of a file is a JSON object:
 
 - the first line describes the process
-- further lines hold the present state of a graph, or the time that Dynamo or a package took for a frame
+- further lines hold the current state of a graph, or the time that Dynamo or a package took for a frame
 - the last line, at the process's end, holds the number of calls of each graph and the functions that Dynamo traced
 
-A program file belongs to a graph that caused a cache miss and was not submitted (mode "lookup", or no daemon).
+A program file has the program of a missed graph that was not submitted (mode "lookup", or no daemon).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import lines, trust
 
 RUNS = "runs"
-KEPT = 64  # number of runs; older runs are removed
+KEPT = 64  # number of runs; older ones are removed
 _PROGRAM = ".program.gz"
 MAX_PROGRAM_BYTES = 1 << 20
 BY_DAEMON = ("hit", "swap", "package")
-# Words for how a graph runs if no artifact serves it.
+# Words for how a graph runs without an artifact.
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
@@ -72,14 +72,14 @@ class RunProcess:
     argv: list[str]
     executable: str
     directory: str
-    began: float  # when the process's first graph came; this and all other times are in seconds since the epoch
+    began: float  # when the process's first graph was traced; all times are in seconds since the epoch
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
     functions: list[dict[str, Any]] = field(default_factory=list)  # functions that Dynamo traced
     ended: float = 0.0
-    launched: float = 0.0  # when the process was started; 0 for a fork, which has its parent's imports
+    launched: float = 0.0  # when the process was started; 0 for a fork, which inherits its parent's imports
     torch: tuple[float, float] = (0.0, 0.0)  # begin and end of torch's import; 0 if unknown
     timeline: str = ""  # the id of the `precompiled timeline` command that started the process
-    # Frame names, and the time that Dynamo or a package took.
+    # Frame names, and the seconds that Dynamo or a package took for the frame.
     frames: list[tuple[str, Span]] = field(default_factory=list)
     # maps the paths of the program's own source files to digests of their texts
     files: dict[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class RunProcess:
 @dataclass
 class Run:
     name: str
-    # Ordered by rank. If a rank was started again, its last process counts. Worker processes of the program come last.
+    # Ordered by rank. If a rank was restarted, its last process counts. The program's worker processes come last.
     processes: list[RunProcess]
 
     @property
@@ -127,15 +127,15 @@ def start_of(pid: int) -> str:
 
 
 def runs(root: Path) -> list[Run]:
-    """The runs of the store at ``root``, newest first. Files that cannot be trusted or read are left out."""
+    """The runs of the store at ``root``, newest first. Leaves out untrusted and unreadable files."""
     found = [Run(name, processes) for name in _names(root) if (processes := list(_processes(root, name)))]
     return sorted(found, key=lambda run: run.began, reverse=True)
 
 
 def last_command(root: Path) -> RunProcess:
-    """The newest process that was started by a command, and not at Python's prompt. Raises PrecompiledError.
+    """The newest process that a command started (not Python's prompt). Raises PrecompiledError.
 
-    Its environment is not recorded, since environments may hold passwords.
+    Its environment is not recorded, because environments may hold passwords.
     """
     for run in runs(root):
         for process in run.processes:
@@ -189,7 +189,7 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
         elif "frame" in line:
             process.frames.append((line["frame"], Span(*line["span"])))
         elif "id" in line:
-            spans_of(line)  # raises now if a span is unreadable, so that the file is left out
+            spans_of(line)  # raises if a span is unreadable, so that the file is left out
             process.graphs[line["id"]] = line
     return process
 
@@ -198,19 +198,19 @@ _PROCESS_FIELDS = {item.name for item in fields(RunProcess)}
 
 
 def spans_of(graph: Mapping[str, Any]) -> list[Span]:
-    """The work of a process for a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
+    """The times that a process spent on a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
     return [Span(*span) for span in graph.get("spans", ())]
 
 
 def waited_s(graph: Mapping[str, object]) -> float:
-    """The seconds for which a graph that was a miss blocked the program. Loads are left out, because they run in
-    another thread or during a wait.
+    """The seconds for which a miss blocked the program. Loads do not count, because they run in another thread or
+    during a wait.
     """
     return sum(span.seconds for span in spans_of(graph) if span.what != "load")
 
 
 def traces(process: RunProcess) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of each trace, less the work for its graphs."""
+    """The functions that Dynamo traced, and the seconds of each trace without the work for its graphs."""
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
     found = []
     for name, trace in process.frames:
@@ -224,7 +224,7 @@ def traces(process: RunProcess) -> list[tuple[str, float]]:
     return found
 
 
-# A tolerance in seconds, because a span's begin and its length come from different clocks.
+# Tolerance in seconds, because a span's begin and length come from different clocks.
 _CLOCK_S = 0.01
 
 
@@ -242,7 +242,7 @@ def keep_program(folder: Path, key: str, program: bytes) -> None:
 
 
 def programs(root: Path) -> dict[str, tuple[float, str]]:
-    """Map the key of each program that runs have kept to the time at which the last one was kept, and to its run.
+    """Map the key of each kept program to the time at which it was last kept, and to the run that kept it.
 
     The time is in seconds since the epoch.
     """

@@ -1,13 +1,13 @@
-"""Manages the workers' own Inductor cache in the store's directory. It only makes compiles faster; no client loads it.
+"""Manages the workers' Inductor cache in the store's directory. The cache speeds up compiles; clients do not load it.
 
 ::
 
     scratch/<GENERATION>-<boot>/    used by workers of this format, until the machine restarts
 
-A later worker trusts every file in it, even if the writer was killed or the disk was full. So a file gets its name
-only when it is complete (torch_internals/worker/cpp_builds.py). GENERATION separates files of earlier versions, which
-did not do that. Nothing is synced, so after a power loss a file may have its name but no content. So each boot of the
-machine gets a directory of its own.
+Workers trust every file in the cache, even if its writer was killed or the disk was full. So a file gets its name only
+when it is complete (torch_internals/worker/cpp_builds.py). GENERATION excludes files of versions that named incomplete
+files. Files are not synced, so after a power loss a file may have a name but no content. So each boot of the machine
+uses a new directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCRATCH = "scratch"
 GENERATION = 2  # in generation 1, scratch/ itself was the cache, and compilers wrote files under their final names
 MAX_AGE_S = 7 * 86400.0
 MIN_AGE_S = 1800.0
-SHARE = 1 / 4  # the most that the cache may take of the store's budget
+SHARE = 1 / 4  # the largest fraction of the store's budget that the cache may use
 
 
 def directory(root: Path) -> Path:
@@ -52,9 +52,7 @@ def weigh(root: Path) -> dict[str, int]:
 
 
 def shrink(root: Path, max_bytes: int) -> int:
-    """Remove files that were not used for long, then the oldest files. Returns how many bytes of ``max_bytes`` remain
-    in use.
-    """
+    """Remove long unused files, then the oldest files. Returns the bytes of ``max_bytes`` that the rest uses."""
     files: list[tuple[float, int, str]] = []
     directories: list[str] = []
     for parent, names_of_directories, names in os.walk(root / SCRATCH):

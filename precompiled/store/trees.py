@@ -1,4 +1,4 @@
-"""Helps a store to delete: names for temporary files, and the removal and size of directory trees."""
+"""Deletes files of a store: names for temporary files, removal and size of directory trees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_directory(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file or tree, best effort. A later sweep removes what is left."""
+    """Remove a file or tree, best effort. A later eviction removes the rest."""
     with suppress(OSError):
         if is_directory(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -44,8 +44,8 @@ def weigh_tree(path: Path) -> tuple[int, int]:
 def remove_at_once(path: Path, tmp: Path) -> int | None:
     """Remove an artifact. Returns its bytes, or None if another process has removed it.
 
-    The directory is renamed into ``tmp`` first, so that a reader sees a complete artifact or none. A reader that has
-    opened it can read on.
+    The directory is renamed into ``tmp`` first, so that a reader finds a complete artifact or none. A reader that has
+    already opened the directory can read on.
     """
     grave = tmp / temporary_name()
     try:
@@ -59,9 +59,9 @@ def remove_at_once(path: Path, tmp: Path) -> int | None:
 
 
 def move_away(path: Path, target: Path) -> None:
-    """Rename a file or directory, or remove it if the file system cannot rename it. Raises OSError.
+    """Rename a file or directory, or remove it if it cannot be renamed. Raises OSError.
 
-    An overlay cannot rename a directory of a lower layer, for example of a store in a container's image.
+    For example, an overlay cannot rename a directory of a lower layer, such as a store in a container's image.
     """
     try:
         os.rename(path, target)

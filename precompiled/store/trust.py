@@ -1,6 +1,6 @@
 """Checks that no other user can have written code into the store, before anything in it is loaded.
 
-Loading an artifact runs its code. So the rules are those for ssh's keys. Every file, and every directory from the
+Loading an artifact runs its code. So the rules are those of ssh for key files. Every file, and every directory from the
 store's root down, must be owned by this process's user or by root. No other user may be able to write to it. Symbolic
 links are never followed. The checks use file descriptors (openat), so that the file that is checked is the file that is
 read.
@@ -22,7 +22,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_stat(status: os.stat_result, what: str, *, directory: bool) -> None:
-    """Raise UntrustedStore unless ``status`` is of a directory (or regular file) that only this user and root can
+    """Raise UntrustedStore unless ``status`` describes a directory (or regular file) that only this user and root can
     change.
     """
     kind_is_right = stat.S_ISDIR(status.st_mode) if directory else stat.S_ISREG(status.st_mode)
@@ -49,7 +49,7 @@ def open_directory(path: str | Path, parent_fd: int | None = None, *, shown: str
     what = shown or str(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
-    except NotADirectoryError as error:  # a symbolic link raises this error, too, because of O_DIRECTORY | O_NOFOLLOW
+    except NotADirectoryError as error:  # O_DIRECTORY | O_NOFOLLOW raises this error for a symbolic link as well
         raise UntrustedStore(f"{what} is not a directory, or is a symbolic link", "Remove it") from error
     try:
         check_stat(os.fstat(fd), what, directory=True)
@@ -67,7 +67,7 @@ def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str =
     """
     what = shown or str(name)
     try:
-        # O_NONBLOCK: if a FIFO has this name, opening it must not block the reader before fstat can refuse it.
+        # O_NONBLOCK: a FIFO with this name must not block the open before fstat can refuse it.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory_fd)
     except OSError as error:
         if error.errno == errno.ELOOP:  # O_NOFOLLOW found a symbolic link
@@ -93,4 +93,4 @@ def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "", expe
             raise UntrustedStore(f"{shown or name} has {size} bytes, over the limit of {limit}", "Remove it")
         if expected is not None and size != expected:
             raise CorruptArtifact(f"{shown or name} has {size} bytes, the manifest says {expected}")
-        return file.read(size)  # read() reserves this much memory at once: reserving `limit` fails on small hosts
+        return file.read(size)  # read() reserves ``size`` bytes at once; reserving `limit` bytes fails on small hosts

@@ -1,8 +1,8 @@
-"""Writes notes about sound artifacts that could not be used on this host, so that the remote does not fetch them again.
+"""Writes notes about sound artifacts that this host could not use, so that it does not fetch them again.
 
 A note is a file in the quarantine, named by the digest of the packed artifact (packed.py), which a remote's listing
-shows. Notes are kept as long as other files of the quarantine. An artifact that was damaged on this disk gets no note,
-because another fetch repairs it.
+shows. Notes are kept as long as other files in quarantine. An artifact that was damaged on disk gets no note, because a
+new fetch repairs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTE_SUFFIX = ".unfit.reason"
 
 
 def note(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Write the note, best effort: without it, the next process finds the problem by itself."""
+    """Write the note, best effort. Without the note, the next process finds the problem itself."""
     with suppress(OSError, StoreError):
         files = StoreReader(artifact.root).read(artifact, fmt.names_for_others(artifact.manifest))
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Publishes artifacts and failure records in the user's store, each by one rename.
 
-Names appear in ``artifacts/`` by rename only, so a reader sees a complete artifact or none. In another cache, a
-directory scan found temporary files of other writers, which ended runs on 512 GPUs (pytorch#172144).
+Names appear in ``artifacts/`` only by rename, so a reader finds a complete artifact or none. In another cache, scans
+that found writers' temporary files ended runs on 512 GPUs (pytorch#172144).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from precompiled.store.trees import remove_at_once, remove_tree, temporary_name
 
 
 def full(key: str) -> StoreError:
-    """The error for a further variant if no slot is left."""
+    """The error if no slot is left."""
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
 
@@ -52,7 +52,7 @@ class StoreWriter(StoreReader):
     def publish(self, payload: fmt.Payload) -> Artifact:
         """Publish an artifact, completely and durably, in the first free slot of its key.
 
-        If another writer has published the same variant meanwhile, that one stays and is returned. A tuned artifact
+        If another writer has published the same variant meanwhile, returns that writer's artifact. A tuned artifact
         replaces an untimed one. Raises StoreError if the artifact cannot be written or all MAX_VARIANTS slots are
         taken.
         """
@@ -61,7 +61,7 @@ class StoreWriter(StoreReader):
         key = manifest.key
         fmt.check_key(key)
         sealed = fmt.seal(manifest)
-        # A manifest that no reader would accept (a file name, a size) is refused before it takes a slot.
+        # Refuse a manifest that no reader would accept (a file name, a size) before it takes a slot.
         manifest = fmt.open_manifest(sealed, key)
         if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
             raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
@@ -72,8 +72,7 @@ class StoreWriter(StoreReader):
             try:
                 return self._place(manifest, sealed, payload.files)
             except StoreError as error:
-                # The store was cleared meanwhile, or an eviction whose clock runs ahead removed the files as a dead
-                # writer's.
+                # The store was cleared, or an eviction with a fast clock took the files for a dead writer's.
                 if not again or not isinstance(error.__cause__, FileNotFoundError):
                     raise
         raise AssertionError("the loop has returned or raised")
@@ -95,7 +94,7 @@ class StoreWriter(StoreReader):
                 try:
                     os.rename(directory, target)  # fails if the slot is taken, because its directory is not empty
                 except OSError as error:
-                    # An eviction may have removed the other artifact since the rename failed.
+                    # An eviction may have removed the artifact in the slot since the rename failed.
                     if error.errno in (errno.ENOTEMPTY, errno.EEXIST) or os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:
                             return other
@@ -109,7 +108,7 @@ class StoreWriter(StoreReader):
         raise full(key)
 
     def publish_failure(self, failure: fmt.Failure) -> None:
-        """Publish a failure record, which replaces an older one of its key."""
+        """Publish a failure record. It replaces the key's earlier record."""
         fmt.check_key(failure.key)
         self.prepare()
         target = self.artifacts / (failure.key + fmt.FAILED_SUFFIX)
@@ -153,7 +152,7 @@ class StoreWriter(StoreReader):
         return artifact if artifact.variant == (manifest.guards, manifest.tier) else None
 
     def _twin(self, manifest: fmt.Manifest, tier: str) -> Artifact | None:
-        """The store's own artifact with the key and guards of ``manifest`` and this tier, or None."""
+        """The store's own artifact with the key and guards of ``manifest`` and the tier ``tier``, or None."""
         for slot in range(fmt.MAX_VARIANTS):
             path = self.artifacts / f"{manifest.key}.{slot}"
             if (found := self._same_variant(path, dataclasses.replace(manifest, tier=tier))) is not None:
