@@ -1,8 +1,8 @@
 """Has the helper fetch the objects that this program used in earlier runs, while torch is imported (decision 0047).
 
-The fetch begins when the program is about to import torch (bootstrap.py), in a thread of its own. Only the first trace
-waits for the fetch, for ``remote_ahead_s`` at most. The process reports the objects that it used to the helper: when
-its last graph is swapped, and again at its end.
+The fetch begins in its own thread when the program is about to import torch (bootstrap.py). Traces wait for the fetch,
+for ``remote_ahead_s`` in total. When its last graph is swapped, and at its end, the process reports the objects that it
+used to the helper.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Ahead:
         try:
             helper_process.ensure(self._settings)
             if not self._settings.remote:
-                return  # a farm without a remote: nothing is fetched, and uses are not reported
+                return  # with a farm but no remote, nothing is fetched, and uses are not reported
             self._program = identity()
             for answer in helper_link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
                 self._listed = int(answer.get("listed", self._listed))
                 self._fetched = int(answer.get("fetched", 0))
                 self._answered.set()
-        except Exception as error:  # noqa: BLE001 - the program runs as without a remote
+        except Exception as error:  # noqa: BLE001 - the program runs without the remote
             self._fails(error)
         finally:
             self._answered.set()
@@ -79,7 +79,7 @@ class Ahead:
             on_problem(error)
 
     def on_problem(self, callback: Callable[[Exception], None]) -> None:
-        """Call ``callback`` with the error, once, if no helper can be started, now or later."""
+        """Call ``callback`` with the error, once, if no helper can be started."""
         with self._lock:
             self._on_problem, problem = callback, self._problem
         if problem is not None:
@@ -101,7 +101,7 @@ class Ahead:
         return not self._ended.is_set()
 
     def wait(self) -> bool:
-        """Wait while the process has time left for waiting. Returns whether the store may have new objects."""
+        """Wait for the fetch within the process's remaining time. Returns whether the store may have new objects."""
         with self._lock:
             began, left = time.monotonic(), self._left_s
             if not self._answered.wait(left * QUIET):
@@ -109,13 +109,13 @@ class Ahead:
                 return False
             self._ended.wait(max(0.0, left - (time.monotonic() - began)))
             self._left_s = max(0.0, left - (time.monotonic() - began))
-        # Some objects are still on their way, but the one that this frame needs may have arrived.
+        # Some objects have not arrived, but the frame's object may be in the store.
         return self._fetched > 0 if self._ended.is_set() else self._listed > 0
 
-    # ------------------------------------------------ what was used
+    # ------------------------------------------------ reports of used objects
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report to the helper what this process has used, unless the last report already contained all of it."""
+        """Report to the helper which objects this process has used, unless the last report listed all of them."""
         now: set[object] = {*keys, *entries}
         if not self._program or not now - self._last_report:
             return
@@ -126,7 +126,7 @@ class Ahead:
 
 
 def begin(settings: Settings) -> Ahead | None:
-    """Start the helper, and the fetch of what this program used in earlier runs. One fetch per process.
+    """Start the helper, and fetch what this program used in earlier runs. One fetch per process.
 
     Returns None if neither a remote nor a farm is set, or if the mode is "off".
     """
@@ -143,8 +143,8 @@ def begin(settings: Settings) -> Ahead | None:
 def identity(file: str | None = None) -> str:
     """Return a digest that identifies this program, or the program with the main file ``file``.
 
-    It covers facts that are known before torch is imported: the main file's text, Python, torch, and the machine.
-    Arguments and imported modules do not count, because the list of a program's objects is only a hint.
+    The digest covers facts that are known before torch is imported: the main file's text, Python, torch, and the
+    machine. It ignores arguments and imported modules, because a program's list of objects is only a hint.
     """
     main = _main() if file is None else _text(file)
     facts = [main, sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]

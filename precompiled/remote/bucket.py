@@ -19,16 +19,16 @@ from precompiled.store.requests import RemoteRequest
 
 _T = TypeVar("_T")
 
-# Maps the scheme of a URL to the extra in pyproject.toml that installs the library that fsspec needs for the scheme.
+# Maps a URL scheme to the extra in pyproject.toml that installs the library for the scheme.
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
 
 MAX_FAILURES = 3  # after this many failures in a row the remote rests
 REST_S = 30.0  # how long the remote rests; after that, one request tries again
-BYTES_PER_S = 1 << 20  # the time limit of a large object grows with its size, as on a line of this speed
+BYTES_PER_S = 1 << 20  # the time limit of a large object grows with its size, for a connection of this speed
 
 
 class Breaker:
-    """A circuit breaker for requests. It needs no lock: a race between threads only causes one request too many."""
+    """A circuit breaker for requests. It needs no lock: a race between threads causes at most one extra request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Breaker:
         return self._failures >= MAX_FAILURES and self._clock() < self._until
 
     def check(self) -> None:
-        """Raise the last failure again while the remote rests."""
+        """While the remote rests, raise the last failure again."""
         if self.rests and self.reason is not None:
             raise self.reason
 
@@ -70,7 +70,7 @@ class Bucket:
         try:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
 
-            # A cache of listings would hide objects that other hosts put meanwhile.
+            # A cached listing would hide objects that other hosts have put since.
             self._fs, root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             extra = EXTRAS.get(url.partition(":")[0], "remote")
@@ -98,7 +98,7 @@ class Bucket:
         return self._within(self.reading, ("list", folder), call)
 
     def everything(self) -> dict[str, tuple[int, float | None]]:
-        """Map the path below the URL of each object to its size and its time of writing.
+        """Map each object's path below the URL to the object's size and time of writing.
 
         The time is in seconds since the epoch, by the remote's clock, or None if it is unknown.
         """
@@ -106,7 +106,7 @@ class Bucket:
         def call() -> dict[str, tuple[int, float | None]]:
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True)
-            # This is the file system's own form of the root, because a local path is absolute.
+            # The root in the file system's own form, because a local path is absolute.
             start = self._fs._strip_protocol(self._root).rstrip("/") + "/"
             return {
                 name[len(start) :]: (int(item["size"] or 0), _written(item))
@@ -142,8 +142,8 @@ class Bucket:
     def create(self, path: str, data: bytes) -> bool:
         """Write a small object unless its path exists. Returns whether it was written.
 
-        If several hosts write at once, exactly one gets true, if the remote can ensure that: file systems with links,
-        S3, GCS and Azure can. Other remotes may only check for the path first.
+        If several hosts write at once, exactly one gets True on S3, GCS, Azure and file systems with links. Other
+        remotes may only check for the path first.
         """
         target = f"{self._root}/{path}"
 
@@ -232,8 +232,8 @@ class Bucket:
 
 
 def _written(item: Mapping[str, object]) -> float | None:
-    """The time at which an object was written, from the field in which S3, file systems, Azure, Google or memory://
-    give it.
+    """The time at which an object was written. S3, file systems, Azure, Google and memory:// use different fields for
+    it.
     """
     for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
         value = item.get(name)

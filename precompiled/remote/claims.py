@@ -1,6 +1,6 @@
 """Keeps the helper's claims: for each key that a worker requests, a thread that searches, waits, or holds the lease.
 
-A worker gets a reply within ANSWER_S, even if the remote does not answer, because a waiting worker occupies a slot. The
+A waiting worker occupies a slot. So a worker gets a reply within ANSWER_S, even if the remote does not answer. The
 reply is one of these: the worker must compile, the artifact has arrived, or the worker must repeat the request later.
 In the last case, the job is parked until the worker repeats the request (service/scheduler.py).
 """
@@ -19,10 +19,11 @@ from precompiled.remote.lease import TTL_S, Claim, Found
 from precompiled.remote.transfer import Transfer
 
 ANSWER_S = 0.5
-# Seconds after which a worker repeats its request while another host compiles; when the artifact arrives, it is
-# published even without a repeated request.
+# Seconds until a worker repeats its request while another host compiles. An artifact that arrives is published even
+# without a repeated request.
 AGAIN_THEIRS_S = 5.0
-PATIENCE_S = 10.0  # seconds to wait for the remote's first reply about a key: on a busy machine a listing takes seconds
+# seconds to wait for the remote's first reply about a key: on a busy machine, a listing takes seconds
+PATIENCE_S = 10.0
 LOOK_S = (1.0, 10.0)  # seconds between two checks of another host's lease: the first pause, and the longest
 MAX_THEIRS_S = 600.0  # the longest wait for other hosts, in seconds; after it, this host compiles without a lease
 UNCLAIMED_S = 15.0  # a lease that no worker uses is given back after this many seconds
@@ -36,12 +37,12 @@ class _Case:
         self.found: Found | None = None
         self.began = self.since = self.asked = time.monotonic()
         self.taken = False  # a worker compiles the key
-        self.over = threading.Event()  # set when the compile has ended, or when no worker needs the reply any more
+        self.over = threading.Event()  # set when the compile has ended, or when no worker needs the reply any longer
         self.how = ""  # "put", "failed", or "" if nothing was compiled
 
 
 class Claims:
-    """The claims of a helper, by key. Thread-safe. ``failed`` is called with each error of the remote."""
+    """The claims of a helper, by key. Thread-safe. The helper's errors with the remote are passed to ``failed``."""
 
     def __init__(self, failed: Callable[[Exception], None], *, may_hold: bool, ttl_s: float = TTL_S) -> None:
         self._failed, self._may_hold, self._ttl_s = failed, may_hold, ttl_s
@@ -49,8 +50,8 @@ class Claims:
         self._changed = threading.Condition()
 
     def ask(self, there: Transfer, key: str) -> dict[str, object]:
-        """Tell a worker what to do with a job of this key: {"found"}, {"again_s"}, or {"compile"}. After {"compile"}
-        the caller calls ``ended``.
+        """Return a worker's next step for a job of this key: {"found"}, {"again_s"}, or {"compile"}. After {"compile"},
+        the caller must call ``ended``.
         """
         with self._changed:
             self._forget()
@@ -109,7 +110,7 @@ class Claims:
             self._wait(case, claim)
             if case.found is Found.MINE:
                 self._hold(case, claim)
-        except Exception as error:  # noqa: BLE001 - the worker goes on as without a remote
+        except Exception as error:  # noqa: BLE001 - the worker continues without the remote
             self._failed(error)
             self._is(case, Found.ALONE)
         finally:
@@ -125,7 +126,7 @@ class Claims:
                 found = claim.look()
                 answered = time.monotonic()
             except (RemoteError, StoreError) as error:
-                # If another host was seen compiling, assume that it still does. Otherwise compile, as without a remote.
+                # If another host was compiling at the last look, assume that it still does. Otherwise compile.
                 if case.found is not Found.THEIRS or time.monotonic() - answered > claim.ttl_s:
                     raise
                 self._failed(error)

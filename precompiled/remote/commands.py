@@ -84,7 +84,7 @@ def _pull(there: transfer.Transfer, keys: Sequence[str], program: str | None, da
         return there.pull(whole, _since(days))
     _no_keys(keys)
     _lists, objects = lists.read_lists(there, ahead.identity(_existing(program)))
-    if days is not None:  # lists contain no times
+    if days is not None:  # lists have no times
         times = {item.path: item.written or 0.0 for item in there.everything()}
         objects = [item for item in objects if times.get(item.path, 0.0) >= _since(days)]
     return there.bring(objects)

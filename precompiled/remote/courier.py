@@ -1,7 +1,7 @@
 """Runs a job in a courier: offers it to the user's farm, through the helper of the store (remote/helper.py).
 
-A courier is a process of its own, since all worker slots are taken then, and a worker that compiles reads no
-messages. It compiles nothing.
+A courier is a separate process that does not compile. It runs while all worker slots are taken: a compiling worker
+reads no messages.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from precompiled.remote import helper_link
 from precompiled.store.artifacts import Store
 
 KEEP_S = 30.0  # seconds before the next offer if there is no helper, or if the store cannot be read
-OF_RANKS_S = 3600.0  # the same for a compile that serves several ranks (store/rank_turns.py)
+OF_RANKS_S = 3600.0  # the same, for a compile for several ranks (store/rank_turns.py)
 
 
 def warm_up() -> None:
-    """Does nothing: torch is imported only if an artifact has guards."""
+    """Do nothing. torch is imported only if an artifact has guards."""
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Offer the job. The outcome is "exists" if the artifact was published meanwhile, "parked" if the farm took the
-    job, else "kept".
+    """Offer the job. The outcome is "exists" if another process has published the artifact, "parked" if the farm took
+    the job, else "kept".
     """
     if rank_graphs.family(split(job.graph)[0]):
         return wire.Finished(job.id, job.key, "kept", 0.0, message="for several ranks at once", again_s=OF_RANKS_S)

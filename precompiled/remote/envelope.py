@@ -12,8 +12,8 @@ Grammar::
              | entry                              of a package: the file as in the store
              | list                               of a program: lists.py
 
-A host uses a body only after it has verified that the envelope is trusted and that the body has the digest in the
-envelope. Names only serve to find objects; the envelope decides. Version history: 1, first version.
+Before a host uses a body, it verifies that the envelope is trusted and that the body has the envelope's digest. Names
+only serve to find objects. Version history: 1, first version.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FORMAT = 1
 ARTIFACT, ENTRY, LIST = "artifact", "entry", "list"
 FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages", LIST: "programs"}
 UNSIGNED = "unsigned"
-HEAD_BYTES = 64 << 10  # read first; these bytes contain the envelope, and often the whole object
+HEAD_BYTES = 64 << 10  # read first; contains the envelope, and often the whole object
 MAX_ENVELOPE_BYTES = 4096
 MAX_OBJECT_BYTES = 4 << 30
-# Prefix of the signed bytes, so that a signature of an object is not valid for other data.
+# Prefix of the signed bytes. It prevents the use of an object's signature for other data.
 _SIGNED = b"precompiled object\n"
 
 _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9a-f]{64})")
@@ -62,7 +62,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Object:
-    """The facts about an object that its name states.
+    """The facts in an object's name.
 
     These facts are not verified. ``group``: a key, a function, or a program.
     """
@@ -99,12 +99,14 @@ def object_at(path: str, size: int, written: float | None = None) -> Object | No
 
 
 def variant_label(manifest: fmt.Manifest) -> str:
-    """The label of an artifact's variant: equal for artifacts of one key that serve the same calls in this format."""
+    """The label of an artifact's variant. Artifacts of one key have equal labels if they serve the same calls in this
+    format.
+    """
     return fmt.digest(json.dumps([fmt.FORMAT, manifest.guards, manifest.tier]).encode())[:16]
 
 
 def open_envelope(head: bytes) -> tuple[Envelope, int]:
-    """Parse the envelope at the beginning of an object. Returns the envelope and the offset of the body.
+    """Parse the envelope at the beginning of an object. Returns it with the offset of the body.
 
     Raises ObjectRejected if the envelope is malformed. The caller must check whether the envelope is trusted.
     """

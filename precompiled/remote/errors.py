@@ -1,4 +1,4 @@
-"""Defines the errors of a remote. Only the command line shows them; other callers go on as without a remote."""
+"""Defines the errors of a remote. Only the command line shows them; other callers continue without the remote."""
 
 from __future__ import annotations
 

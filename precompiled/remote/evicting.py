@@ -15,7 +15,7 @@ INTERVAL_S = 60.0  # seconds between two evictions, because adding up the sizes 
 
 
 class Evicting:
-    """Evicts in a thread of its own. ``failed`` is called with each error. Only one thread may call ``look``."""
+    """Evicts in its own thread. ``failed`` is called with each error. Only one thread may call ``look``."""
 
     def __init__(
         self,
@@ -47,5 +47,5 @@ class Evicting:
     def _evict(self) -> None:
         try:
             eviction.evict(self._store, self._max_bytes, self._max_inodes)
-        except Exception as error:  # noqa: BLE001 - what was published stays; `precompiled cache gc` shows the error
+        except Exception as error:  # noqa: BLE001 - published artifacts stay; `precompiled cache gc` shows the error
             self._failed(error)

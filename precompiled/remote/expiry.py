@@ -1,8 +1,8 @@
 """Selects the objects to remove from a remote: objects beyond an age, and the oldest objects if the remote is too
 large.
 
-Ages count from the time of writing, by the remote's clock, since object stores do not record reads. A host that needs
-a removed object compiles the graph and puts it again.
+An object's age counts from its writing, by the remote's clock, because object stores do not record reads. A host that
+needs a removed object recompiles the graph and puts it again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from precompiled.remote.bucket import Bucket
 from precompiled.remote.lease import is_lease
 from precompiled.remote.transfer import PARALLEL
 
-LEASE_MAX_AGE_S = 3600.0  # seconds after which a lease is removed; a live lease is extended far more often
-_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # path of an object that ``time_there`` left because its process was killed
+LEASE_MAX_AGE_S = 3600.0  # seconds after which a lease is removed; its holder extends it far more often
+_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # path of an object that a killed process left in ``time_there``
 
 
 @dataclass(frozen=True)
 class RemoteObject:
-    """An object or lease of precompiled's. ``written``: seconds since the epoch; None if the remote does not record
-    it.
+    """An object or lease that precompiled wrote. ``written``: seconds since the epoch; None if the remote does not
+    record it.
     """
 
     path: str
@@ -44,9 +44,9 @@ def ours(bucket: Bucket) -> list[RemoteObject]:
 
 
 def time_there(bucket: Bucket) -> float:
-    """The present time by the remote's clock, in seconds since the epoch. This function writes an object to find it.
+    """The time by the remote's clock, in seconds since the epoch. Finds it by writing an object.
 
-    The local clock is not used: if it were fast, leases that are still held would be removed. Raises RemoteError.
+    A fast local clock would remove leases that are still held. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
@@ -54,7 +54,7 @@ def time_there(bucket: Bucket) -> float:
         written = bucket.everything().get(clock, (1, None))[1]
     finally:
         bucket.remove(clock)
-    return time.time() if written is None else written  # a remote that records no times gives no ages either
+    return time.time() if written is None else written  # a remote without times gives no ages either
 
 
 def _is_lease(path: str) -> bool:
@@ -62,14 +62,14 @@ def _is_lease(path: str) -> bool:
 
 
 def _is_passing(path: str) -> bool:
-    """Whether a path is useless after an hour: a lease, or an object that ``time_there`` left."""
+    """Whether a path is useless after an hour: a lease, or an object of ``time_there``."""
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 
 def select_expired(
     items: Collection[RemoteObject], now: float, max_age_s: float | None, max_bytes: int | None
 ) -> list[RemoteObject]:
-    """The items to remove. An item without a recorded time stays, whatever its size."""
+    """The items to remove. An item without a recorded time stays, even if the remote is too large."""
     found: list[RemoteObject] = []
     kept: list[RemoteObject] = []
     for item in items:
@@ -87,6 +87,6 @@ def select_expired(
 
 
 def remove(bucket: Bucket, items: Collection[RemoteObject]) -> None:
-    """Remove the items. Raises RemoteError; items that were removed before the error stay removed."""
+    """Remove the items. If it raises RemoteError, some items are already removed."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(lambda item: bucket.remove(item.path), items))

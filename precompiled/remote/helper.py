@@ -2,10 +2,10 @@
 
 It moves objects between the store and the remote, and sends jobs to the farm (precompiled/farm).
 
-The helper is a process of its own with its user's credentials. So no program waits for a network or loads network
-libraries, and the daemon, which serves all users, holds no credentials. A client starts the helper
-(helper_process.py). The helper exits after ``--idle-s`` seconds without a request. A store has only one helper,
-which holds a lock while it runs. The helper's state is in ``remote/state.json`` and ``remote/farm.json``.
+The helper is a separate process with its user's credentials. So programs neither wait for a network nor load network
+libraries, and the daemon of all users holds no credentials. A client starts the helper (helper_process.py). The helper
+exits after ``--idle-s`` seconds without a request. A lock ensures that a store has only one helper. The helper's state
+is in ``remote/state.json`` and ``remote/farm.json``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from precompiled.store import package_format, trust
 from precompiled.store.artifacts import Store
 
 LOOK_S = 1.0
-DRAIN_S = 5.0  # seconds at exit for the remaining puts; the next helper waits for them (starting.LEAVING_S)
+DRAIN_S = 5.0  # seconds at exit for the remaining puts; the next helper waits that long (starting.LEAVING_S)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class Helper:
-    """The helper's main object. ``serve`` opens the remote and answers requests, each in a thread of its own."""
+    """The helper's main object. ``serve`` opens the remote, and answers each request in a new thread."""
 
     def __init__(self, options: argparse.Namespace, arguments: Sequence[str]) -> None:
         self._options, self._arguments = options, list(arguments)
@@ -93,7 +93,7 @@ class Helper:
         for target in (self._open, self._puts.run):
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / helper_link.SOCKET
-        # Without its socket, no peer can connect. The socket is gone if the store was removed.
+        # Without its socket, the helper is unreachable. The socket is gone if the store was removed.
         while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
@@ -110,7 +110,7 @@ class Helper:
         self._tell()
 
     def _is_wanted(self) -> bool:
-        # If the remote never opens, no put can succeed.
+        # If the remote does not open, no put can succeed.
         puts = self._remote.done.is_set() and self._puts.waiting > 0
         at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
         return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
@@ -134,11 +134,11 @@ class Helper:
         with sock, suppress(OSError, ValueError, KeyError, TypeError, AttributeError, WireError):
             sock.settimeout(helper_link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
-            with suppress(OSError):  # a peer that has sent its request and closed is still served
+            with suppress(OSError):  # a peer that has closed after its request is still served
                 send_answer(file, {"wait_s": self._wait_s, "arguments": self._arguments})
             line = file.readline(helper_link.MAX_LINE)
             if not line:
-                return  # the peer only checked whether this helper runs
+                return  # the peer only checked that the helper runs
             self._asked = time.monotonic()
             question = parse_json(line)
             if question.get("do") == "turn":
@@ -220,8 +220,7 @@ class Helper:
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     parent_fd = starting.detach() if options.detach else -1
-    # The user's umask stays, because it applies to directories that other users share. All other files get explicit
-    # modes.
+    # The user's umask stays, because it applies to directories that users share. Other files get explicit modes.
     os.chdir("/")
     folder = helper_link.folder(options.store)
     for directory in (options.store, folder):

@@ -2,26 +2,24 @@
 
 ::
 
-    helper -> {"wait_s", "arguments"}         at once, on each connection; the peer need not wait for it
-    peer   -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py). With
-                                              {"compile"} it holds the key's lease until the connection ends, or until
-                                              one of these on the same connection:
-              {"do": "put", "key", "slot"}    helper -> {} before it puts the artifact; it ends the lease after that
+    helper -> {"wait_s", "arguments"}         at once, on each connection; the peer need not wait
+    peer   -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py). With {"compile"} it holds the key's lease until the connection ends, or one of these comes on the connection:
+              {"do": "put", "key", "slot"}    helper -> {}; then it puts the artifact and ends the lease
               {"do": "failed"}                helper -> {}
               {"do": "turn", "key", "courier": true}    (from a courier: does the farm have the job, or take it?)
                                               helper -> {"found"}, {"again_s"}, {"keep_s"}, or {"send"}; then
               {"bytes"}, and the job          helper -> {"again_s"}
               {"do": "farm"}                  helper -> its state of the farm, once the farm has answered or failed
-              {"do": "put", "key", "slot"}    (on its own connection) the same, without a lease
+              {"do": "put", "key", "slot"}    (on a separate connection) the same, without a lease
               {"do": "put-entry", "function", "name"}      the same
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"} once the program's last objects
                                               are in the store
-              {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}, before it is listed (lists.py)
-              {"do": "flush"}                 helper -> {}, after each object that it has to put was tried once
-              {"do": "stop"}                  helper -> {}, then it tries these once more and exits
+              {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}; then it lists them (lists.py)
+              {"do": "flush"}                 helper -> {}, after one try of each queued put
+              {"do": "stop"}                  helper -> {}; then it tries the puts again and exits
 
-Without an answer the peer goes on as without a helper: ``ask`` returns None and raises nothing. This file uses the
-standard library only, since workers and clients import it.
+Without an answer, ``ask`` returns None, and the peer continues without the helper. This file uses only the standard
+library, because workers and clients import it.
 """
 
 from __future__ import annotations
@@ -47,13 +45,13 @@ STARTING = "starting"  # a file that exists while a helper starts; the process t
 STARTING_S = 15.0
 GREETING_S = 2.0
 LOOK_S = 0.05
-# Seconds after which a worker repeats its request while the helper starts, or while the remote has not answered.
+# Seconds until a worker repeats its request while the helper starts or the remote has not answered.
 AGAIN_S = 1.0
 SENT_S = 30.0  # seconds for sending a graph to the farm
-# Seconds to wait for a reply, which normally comes at once. Without a reply, a worker compiles, and so may the next
-# holder of the lease.
+# Seconds to wait for a reply, which normally comes at once. Without a reply, the worker compiles. The next lease holder
+# may then compile as well.
 TURN_S = 10.0
-USED_S = 0.5  # seconds; a process that ends waits no longer than this
+USED_S = 0.5  # the longest time in seconds that a process waits at its end
 MAX_LINE = 1 << 20
 
 
@@ -62,8 +60,7 @@ def folder(root: Path) -> Path:
 
 
 def ask(root: Path, question: Mapping[str, object], *, wait_s: float | None = None) -> dict[str, object] | None:
-    """Ask the helper of the store at ``root``. Returns its answer, or None without a helper or without an answer in
-    time.
+    """Ask the helper of the store at ``root``. Returns None without a helper or an answer in time.
 
     Waits for a helper that is starting. ``wait_s`` replaces the time limit that the helper states in its greeting.
     """
@@ -71,17 +68,17 @@ def ask(root: Path, question: Mapping[str, object], *, wait_s: float | None = No
 
 
 def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
-    """As ``ask``, for a question with several answers. The time limit applies to each of them."""
+    """As ``ask``, for a request with several answers. The time limit applies to each answer."""
     sock = _connected(root, wait_s)
     if sock is None:
         return
-    # The socket is guarded, because the program may close the descriptor during the wait.
+    # Guard the socket: the program may close its descriptor during the wait.
     guarded, held = sockets.GuardedSocket(sock), bytearray()
     try:
         with suppress(OSError, ValueError, KeyError, TypeError):
             soon = min(GREETING_S, wait_s or GREETING_S)
-            # Send the question before reading the greeting. On a busy machine the greeting may come too late, and this
-            # function then gives up, but the helper still acts on the question.
+            # Send the request before reading the greeting. On a busy machine the greeting may come too late. This
+            # function then gives up, but the helper acts on the request.
             _send(guarded, json.dumps(question).encode() + b"\n", soon)
             greeting = parse_json(_line(guarded, held, soon))
             while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):
@@ -94,7 +91,7 @@ def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None 
 
 
 def _send(sock: sockets.GuardedSocket, data: bytes, wait_s: float) -> None:
-    """Send all data. Raises OSError if the peer reads nothing for ``wait_s`` seconds."""
+    """Send all data. Raises OSError if the peer reads no data for ``wait_s`` seconds."""
     left = memoryview(data)
     until = time.monotonic() + wait_s
     while left:
@@ -107,8 +104,8 @@ def _send(sock: sockets.GuardedSocket, data: bytes, wait_s: float) -> None:
 
 
 def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
-    """Return the next line, or b"" at the end. ``held``: bytes that were received after the last line. Raises OSError
-    on a timeout.
+    """Return the next line, or b"" at the end. ``held``: received bytes after the last line. Raises OSError on a
+    timeout.
     """
     until = time.monotonic() + wait_s
     while (end := held.find(b"\n")) < 0:
@@ -181,7 +178,7 @@ def _connect(root: Path) -> socket.socket | None:
 class Turn:
     """The helper's answer to a worker about a key.
 
-    If ``found``, the artifact is in the store by now. If ``again_s`` is set, the worker asks again after that many
+    If ``found``, the artifact is in the store. If ``again_s`` is set, the worker repeats its request after that many
     seconds. Otherwise the worker compiles, and reports the outcome.
     """
 
@@ -228,7 +225,7 @@ def turn(root: Path, key: str) -> Iterator[Turn]:
             yield found
         finally:
             with suppress(OSError):
-                # close() would not suffice, because ``file`` holds another descriptor of the socket.
+                # close() is not enough, because ``file`` holds another descriptor of the socket.
                 sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -260,7 +257,7 @@ def _asked(file: Any, question: Mapping[str, object]) -> dict[str, Any] | None:
 
 
 def put_artifact(root: Path, key: str, slot: int) -> None:
-    """Report an artifact that was published in this store, so that the helper puts it into the remote."""
+    """Report an artifact that this store has published, so that the helper puts it into the remote."""
     ask(root, {"do": "put", "key": key, "slot": slot}, wait_s=GREETING_S)
 
 
@@ -271,8 +268,8 @@ def put_entry(root: Path, function: str, name: str) -> None:
 def report_uses(
     root: Path, program: str, keys: Sequence[str], fresh: Sequence[str], entries: Sequence[tuple[str, str]]
 ) -> bool:
-    """Report what a program used. Returns whether the helper answered. ``fresh``: the keys that the store lacked
-    before.
+    """Report what a program used. Returns whether the helper answered. ``fresh``: the keys that were new to the
+    store.
     """
     question = {"do": "used", "program": program, "keys": keys, "fresh": fresh, "entries": entries}
     return ask(root, question, wait_s=USED_S) is not None

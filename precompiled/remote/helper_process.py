@@ -1,6 +1,5 @@
-"""Starts the helper (precompiled/remote/helper.py) if a remote or a farm is set and no helper runs.
-
-ahead.py calls this file.
+"""Starts the helper (precompiled/remote/helper.py) if a remote or a farm is set and no helper runs. ahead.py calls this
+file.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def ensure(settings: Settings) -> None:
-    """Start a helper with these settings unless one runs. Returns before it is ready. Raises OSError if the start
+    """Start a helper with these settings unless one runs. Does not wait until it is ready. Raises OSError if the start
     fails.
     """
     wanted = arguments(settings)
@@ -76,7 +75,7 @@ def ensure(settings: Settings) -> None:
 
     def reap() -> None:
         process.wait()
-        # After a failed start, no worker must wait for the helper. If the file belongs to a later start, it stays.
+        # After a failed start, workers must not wait for the helper. The file of a later start stays.
         with suppress(OSError):
             if starting.read_text() == whose:
                 starting.unlink()
@@ -85,7 +84,7 @@ def ensure(settings: Settings) -> None:
 
 
 def _log(folder: Path) -> Path:
-    """The path of the helper's log, which is deleted first if it is long."""
+    """The path of the helper's log. A long log is deleted first."""
     path = folder / LOG
     if path.exists() and path.stat().st_size > 1 << 20:
         path.unlink()

@@ -1,4 +1,4 @@
-"""Answers workers and couriers about a job: compile it, wait, use what arrived, or send it to the farm."""
+"""Answers workers and couriers about a job: compile it, wait, use a published artifact, or send it to the farm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MAX_JOB_BYTES = 1 << 30
 
 
 class JobTurns:
-    """The turns of a helper's peers. Thread-safe. ``changed`` is called when the state of the farm may have changed."""
+    """Answers a helper's peers about their jobs. Thread-safe. ``changed`` is called when the state of the farm may have
+    changed.
+    """
 
     def __init__(self, remote: OpenedRemote, claims: Claims, puts: Puts, changed: Callable[[], None]) -> None:
         self._remote, self._claims, self._puts, self._changed = remote, claims, puts, changed
@@ -29,7 +31,7 @@ class JobTurns:
         self.farm: Farm | None = None
 
     def answer(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
-        """Answer a worker that requests the turn to compile a key, and take its reports on the same connection.
+        """Answer a worker's request to compile a key, and take the worker's reports on the same connection.
 
         Also answers a courier.
         """
@@ -42,8 +44,8 @@ class JobTurns:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._changed()
-        # If the answer gave the peer the key's lease, this method must end the lease from now on, because the peer may
-        # already have closed the connection.
+        # If the answer gave the peer the key's lease, this method must end the lease from here on. The peer may already
+        # have closed the connection.
         said, ours = "", "compile" in answer or "send" in answer
         try:
             send_answer(file, answer)
@@ -62,7 +64,7 @@ class JobTurns:
                     said = "failed"
                 send_answer(file, {})
         finally:
-            if ours and said != "put":  # a put ends the lease later
+            if ours and said != "put":  # a put ends the lease itself
                 self._claims.ended(key, said)
 
     def _remotes(self, key: str) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class JobTurns:
         return {"compile": True} if self._remote.transfer is None else self._claims.ask(self._remote.transfer, key)
 
     def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
-        """Take a courier's job for the farm, which then holds the key's lease."""
+        """Take a courier's job for the farm. The farm then holds the key's lease."""
         assert self.farm is not None
         taken = False
         try:
@@ -89,7 +91,7 @@ class JobTurns:
                 self._claims.ended(key, "")
 
     def on_farm_ended(self, key: str, slots: list[int]) -> None:
-        """Queue the puts of a key that the farm has ended. The farm's results are published in these slots."""
+        """Queue the puts of a key that the farm has ended. ``slots``: where the farm's results are published."""
         put = [self._puts.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
         if not any(put):
             self._claims.ended(key, "")

@@ -6,8 +6,8 @@
       own.pem                              an ed25519 private key (PKCS #8), 0600: this host signs with it
       <id>.pub                             a trusted public key: a line with its 32 bytes in base64, and a name
 
-An id is the first 16 digits of the SHA-256 of a public key's bytes. Key files are read under the store's rules: a
-file that another user could have written is never trusted. ``cryptography`` is imported only to sign and to verify.
+An id is the first 16 digits of the SHA-256 of a public key's bytes. Like files of the store, a key file that another
+user could have written is never trusted. ``cryptography`` is imported only to sign and to verify.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class BadKey(PrecompiledError):
-    """A key cannot be made, read or trusted. ``code`` says which."""
+    """A key cannot be made, read or trusted. ``code`` states the reason."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key, trusted or not. ``name``: the owner's name or label, which people read."""
+    """A public key, trusted or not. ``name``: the owner's name or a label, for people."""
 
     data: bytes
     name: str
@@ -97,7 +97,7 @@ def public_of(private: Any, name: str = "") -> PublicKey:
 def trusted_keys() -> dict[str, PublicKey]:
     """The trusted keys of other users and hosts, by id. Raises UntrustedStore if another user could have added one.
 
-    A key is left out if its file name is not its id.
+    A key whose file name differs from its id is left out.
     """
     found = {}
     with suppress(FileNotFoundError), trust.open_directory(folder()) as fd:
@@ -132,7 +132,7 @@ def new() -> PublicKey:
 
 
 def believe(key: PublicKey) -> Path:
-    """Trust a key's signatures from now on. Returns the path of its file."""
+    """Trust a key's signatures. Returns the path of its file."""
     _prepare()
     path = folder() / f"{key.id}{SUFFIX}"
     with durable.replacing(path, 0o600) as file:

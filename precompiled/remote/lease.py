@@ -1,20 +1,17 @@
 """Takes and watches leases on keys (decision 0048).
 
-If several hosts lack the artifact of a key, one of them takes the lease and compiles. The others wait for its artifact.
+If several hosts lack a key's artifact, one host takes the lease and compiles. The other hosts wait for the artifact.
 
 ::
 
     artifacts/<key>/lease-<by>-<fence>     beside the key's objects, so one listing shows both
 
 - ``by`` is the id of the holder's key. Hosts that trust this key wait.
-- ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists, so there is one holder.
-- A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Its content is not read.
-- A lease is dead for a host that has watched it for ``ttl_s`` seconds without a change of its size. That host then
-  creates the next lease. So the clocks of two hosts are never compared.
-- A holder that finds a higher fence stops. If it still puts an artifact, the remote has one more object for the same
-  variant, which is harmless.
-- A lease is *empty* if its holder could not compile: every host then compiles the key itself. The lease is removed when
-  its signer puts the artifact after all.
+- ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists. So a lease has one holder.
+- A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Hosts do not read the content.
+- A lease is *dead* for a host that has seen no change of its size for ``ttl_s`` seconds. That host creates the next lease. So the clocks of two hosts are never compared.
+- A holder that finds a higher fence stops. If the holder puts an artifact nevertheless, the remote has one more object for the same variant. This is harmless.
+- A lease is *empty* if its holder could not compile. Every host then compiles the key itself. When a host with the same signer puts the artifact, it removes the lease.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ class Found(Enum):
     HERE = "here"  # an object that this host lacked was fetched
     MINE = "mine"  # this host holds the lease, so it compiles
     THEIRS = "theirs"  # another host holds the lease
-    ALONE = "alone"  # no lease can be taken, or its holder could not compile: this host compiles without a lease
+    ALONE = "alone"  # no lease can be taken, or its holder could not compile: this host compiles without one
 
 
 def is_lease(name: str) -> bool:
@@ -51,7 +48,7 @@ def is_lease(name: str) -> bool:
 
 
 def remove_given_up(there: Transfer, key: str) -> None:
-    """Remove the empty leases of this host's signer, since the artifact is in the remote. Raises RemoteError."""
+    """Remove the empty leases of this host's signer, because the artifact is in the remote. Raises RemoteError."""
     folder = f"{form.FOLDERS[ARTIFACT]}/{key}"
     for name, size in there.bucket.listed(folder).items():
         if size == 0 and (found := _LEASE.fullmatch(name)) and found[1] == there.trust.by:
@@ -59,8 +56,8 @@ def remove_given_up(there: Transfer, key: str) -> None:
 
 
 class Claim:
-    """One host's claim to one key. Call ``look`` until its result is not THEIRS. If it is MINE, call ``beat``, then
-    one of ``end`` and ``give_up``.
+    """One host's claim to one key. Call ``look`` until its result is not THEIRS. If the result is MINE, call ``beat``,
+    and finally ``end`` or ``give_up``.
 
     All methods raise RemoteError. ``look`` also raises StoreError.
     """
@@ -79,12 +76,12 @@ class Claim:
         self.ttl_s, self.beat_s = ttl_s, ttl_s / BEATS
         self.fence = 0  # the fence of the lease that this host holds; 0 if it holds none
         self._size = 0
-        # Each signer's newest lease: fence, size, the seconds for which this host has seen that size, and when it last
-        # looked.
+        # Each signer's newest lease: fence, size, the seconds for which this host has seen that size, and the time of
+        # the last look.
         self._seen: dict[str, tuple[int, int, float, float]] = {}
 
     def look(self) -> Found:
-        """Fetch the key's objects from the remote. If there is none, take the lease, unless another host holds it."""
+        """Fetch the key's objects from the remote. If there are none and no other host holds the lease, take it."""
         objects, leases = self._listed()
         if self._there.fetch(self._key, objects):
             return Found.HERE
@@ -99,14 +96,13 @@ class Claim:
             return Found.ALONE
         holder = f"{socket.gethostname()} {os.getpid()} ".encode()
         if not self._there.bucket.create(self._path(mine + 1), holder):
-            return Found.THEIRS  # another host was faster
+            return Found.THEIRS  # another host created the lease first
         self.fence, self._size = mine + 1, len(holder)
-        # Another host may have put an artifact and removed its lease between the listing and the creation of this
-        # lease.
+        # Since the listing, another host may have put an artifact and removed its lease.
         try:
             is_here = self._there.fetch(self._key)
         except Exception:
-            with suppress(RemoteError):  # without the removal, other hosts would wait for this lease
+            with suppress(RemoteError):  # if the removal fails, other hosts wait until this lease expires
                 self.end()
             raise
         if is_here:
@@ -121,7 +117,7 @@ class Claim:
         if known is None or known[:2] != (fence, size):
             self._seen[by] = fence, size, 0.0, now
             return True
-        # Only the time in which this host looked, and got a reply, counts towards the lease's expiry.
+        # Only time between successful looks of this host counts towards the lease's expiry.
         unchanged = known[2] + min(now - known[3], self.beat_s)
         self._seen[by] = fence, size, unchanged, now
         return unchanged < self.ttl_s
@@ -130,14 +126,14 @@ class Claim:
         """Show that the holder is alive. Returns whether the lease is still held."""
         _objects, leases = self._listed()
         if leases.get(self._there.trust.by, (0, 1))[0] > self.fence:
-            self.fence = 0  # another host has taken the lease, because it saw no progress
+            self.fence = 0  # another host saw no progress, and took the lease
             return False
         self._size += 1
         self._there.bucket.write(self._path(self.fence), b"." * self._size)
         return True
 
     def end(self) -> None:
-        """Remove the lease: the artifact is in the remote, or this host does not compile after all."""
+        """Remove the lease: the artifact is in the remote, or this host does not compile the key."""
         if self.fence:
             for fence in range(1, self.fence + 1):
                 self._there.bucket.remove(self._path(fence))

@@ -1,4 +1,4 @@
-"""Keeps lists, in the remote, of the objects that a program used last, so that a new host can fetch them at once.
+"""Lists, in the remote, the objects that a program used last, so that a new host can fetch them at once.
 
 ::
 
@@ -6,8 +6,8 @@
     body = {"objects": [[path, size]*]}          JSON; the last used object first
 
 A list is a hint: a host verifies each listed object like any other object, and finds unlisted objects by their keys. If
-a writer used an object that no list names, the writer uploads a new list with that object and the content of the
-present lists, and removes its own older lists.
+a program used an object that no list names, its host uploads a new list with this object and the content of the
+existing lists. The host then removes its own older lists.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_lists(there: Transfer, program: str) -> tuple[list[Object], list[Object
         except (ObjectRejected, CorruptArtifact) as error:
             there.refuse(item, error)
         except FileNotFoundError:
-            continue  # the writer of the list has replaced it meanwhile
+            continue  # the list's writer has replaced it meanwhile
         else:
             lists.append(item)
             found.update((one.path, one) for one in objects)
@@ -61,10 +61,9 @@ def _parsed(body: bytes) -> list[Object]:
 def note(
     there: Transfer, program: str, keys: Collection[str], fresh: Collection[str], entries: Iterable[tuple[str, str]]
 ) -> bool:
-    """Add the objects that a program used to the program's lists. Returns whether a list was written. Raises
-    RemoteError.
+    """Add the objects that a program used to the program's lists. Returns whether it wrote a list. Raises RemoteError.
 
-    ``fresh``: the keys that may have a new variant. ``entries``: (function, file name) of each.
+    ``fresh``: the keys that may have a new variant. ``entries``: each entry's (function, file name).
     """
     if not there.trust.by:
         return False

@@ -1,4 +1,4 @@
-"""Opens the helper's remote, once, and counts and logs its errors."""
+"""Opens the helper's remote, once. Counts and logs its errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from precompiled.remote.errors import RemoteError
 
 
 class OpenedRemote:
-    """The remote of a helper. Until ``done`` is set, ``open`` is under way. Then ``transfer`` is set if the remote can
-    be used, and ``problem`` if not. Neither is set without a remote.
+    """The remote of a helper. ``open`` sets ``transfer`` if the remote can be used, or ``problem`` if not, and then
+    ``done``. Without a remote, both stay unset.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class OpenedRemote:
         self.done = threading.Event()
 
     def open(self, options: argparse.Namespace) -> None:
-        """Open the remote, or keep the problem."""
+        """Open the remote, or record the problem."""
         try:
             if not options.remote:
                 return
@@ -40,7 +40,7 @@ class OpenedRemote:
         """Count an error of the remote, and write each error to the log."""
         if isinstance(error, RemoteError) and self.transfer is not None:
             self.transfer.failed(error)
-        # Ignore errors, for example if the log's disk is full: this thread may have objects to put or hold a lease.
+        # Ignore errors of the log (a full disk, for example): this thread may have objects to put or hold a lease.
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
             sys.stderr.flush()
@@ -51,6 +51,6 @@ class OpenedRemote:
         return there is not None and (there.bucket.writing.rests or there.bucket.reading.rests)
 
     def gave_up(self, number: int, why: str) -> None:
-        """Count puts that are not tried again."""
+        """Count puts that were given up."""
         if self.transfer is not None:
             self.transfer.gave_up(number, why)

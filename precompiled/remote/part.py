@@ -1,4 +1,4 @@
-"""Implements parts.RemoteProtocol: the functions of this part that other code calls."""
+"""Implements parts.RemoteProtocol: the functions of the remote that other code calls."""
 
 from __future__ import annotations
 

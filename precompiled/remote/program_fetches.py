@@ -17,8 +17,8 @@ STREAM_KEPT_S = 10.0  # for this many seconds, processes of one program share a 
 
 
 class _Stream:
-    """The fetch of the objects that a program used last. ``listed``: the number of objects. ``fetched``: the number of
-    objects that the store lacked.
+    """The fetch of the objects that a program used last. ``listed``: their number. ``fetched``: how many of them the
+    store lacked.
     """
 
     def __init__(self, there: transfer.Transfer, program: str) -> None:
@@ -35,7 +35,8 @@ class _Stream:
         try:
             self._there.bring(objects)
         finally:
-            self.fetched = self._there.counts.fetched - before  # includes objects that workers requested meanwhile
+            # includes objects that workers requested in the same time
+            self.fetched = self._there.counts.fetched - before
 
 
 class ProgramFetches:
@@ -43,12 +44,12 @@ class ProgramFetches:
 
     def __init__(self, remote: OpenedRemote, wait_s: float, changed: Callable[[], None]) -> None:
         self._remote, self._wait_s, self._changed = remote, wait_s, changed
-        self._streams: dict[str, _Stream] = {}  # maps a program to its last fetch
+        self._streams: dict[str, _Stream] = {}  # maps a program to its latest fetch
         self._lock = threading.Lock()
 
     def fetch(self, program: str) -> Iterator[dict[str, Any]]:
-        """Fetch the objects that a program used last, once for all of the program's processes that request them
-        meanwhile.
+        """Fetch the objects that a program used last. Processes of the program that request them meanwhile share the
+        fetch.
         """
         if not self._remote.done.wait(self._wait_s) or self._remote.transfer is None:
             return

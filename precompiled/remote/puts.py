@@ -1,12 +1,11 @@
 """Puts the objects that peers reported into the remote, and ends the leases of their keys.
 
-The puts are queued. They run in the order of the requests, and again if the remote fails.
+Puts run in the order of the requests. If the remote fails, they are repeated.
 
-- An item that was not tried yet is *fresh*, and is tried at once. So ``flush`` waits for one try of each item.
-- An item that failed is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
+- An item that was not tried yet is *fresh*, and is tried at once.
+- A failed item is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
 - An item that is KEPT_S old is given up.
-- A list of what a program used is put after the items that were added before it, since a list must name only objects
-  that are in the remote.
+- A list of a program's objects is put after all items that were added earlier, because it must name only objects in the remote.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class QueuedPut:
 
 
 class Puts:
-    """The puts of a helper. Thread-safe; ``run`` has a thread of its own.
+    """The puts of a helper. Thread-safe. ``run`` needs its own thread.
 
     ``changed`` is called after each try. ``wanted``: whether this host puts anything.
     """
@@ -57,12 +56,12 @@ class Puts:
 
     @property
     def waiting(self) -> int:
-        """The number of items that are not put yet, including the one under way."""
+        """The number of items that are not put yet, including the current one."""
         with self._state:
             return len(self._fresh) + len(self._again) + (self._trying is not None)
 
     def add(self, what: dict[str, Any]) -> bool:
-        """Queue a put. Returns whether it will be tried."""
+        """Queue a put. Returns whether the put will be tried."""
         if not self._wanted:
             return False
         with self._state:
@@ -74,7 +73,7 @@ class Puts:
         return False
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Try each item once, now. Returns whether all were tried in time."""
+        """Try each fresh item once. Returns whether all were tried in time."""
         with self._state:
             self._fresh.extendleft(reversed(self._again))
             self._again.clear()
@@ -82,7 +81,7 @@ class Puts:
             return self._state.wait_for(lambda: not self._fresh and self._trying is None, timeout_s)
 
     def leave(self, timeout_s: float) -> None:
-        """Flush at the helper's exit, and give up the items that are left."""
+        """Flush at the helper's exit, and give up the remaining items."""
         self.flush(timeout_s)
         with self._state:
             self._left = True
@@ -102,7 +101,7 @@ class Puts:
             except RemoteError as error:
                 item.error = error
                 self._remote.failed(error)
-            except Exception as error:  # noqa: BLE001 - the thread goes on; the artifact is unreadable or evicted
+            except Exception as error:  # noqa: BLE001 - the thread continues; the artifact is unreadable or evicted
                 self._remote.failed(error)
             finally:
                 with self._state:
@@ -126,11 +125,11 @@ class Puts:
         try:
             for artifact in there.store.lookup(what["key"]):
                 is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
-                # If an earlier try has put the object, it is in the remote already.
+                # An earlier try may have put the object.
                 if is_it and (there.put_artifact(artifact) or item.tries):
                     lease.remove_given_up(there, what["key"])
         finally:
-            if not item.tries:  # a second try has no lease: another worker may hold the key's lease by then
+            if not item.tries:  # a second try has no lease, because another worker may hold it by then
                 self._claims.ended(what["key"], "put")
 
     def _later(self, item: QueuedPut, due: float) -> None:
@@ -138,7 +137,7 @@ class Puts:
         self._again.append(item)
 
     def _taken(self, items: deque[QueuedPut]) -> QueuedPut | None:
-        """Take the first of these items. If it is a list and other items are to be tried again, return None instead."""
+        """Take the first of these items. Returns None instead if it is a list and failed items are queued."""
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):
             self._later(item, self._again[-1].due)
@@ -162,7 +161,7 @@ class Puts:
                     if ready:
                         if (taken := self._taken(ready)) is not None:
                             return taken
-                        self._state.notify_all()  # ``flush`` waits until no fresh item is left
+                        self._state.notify_all()  # ``flush`` waits until there is no fresh item
                         continue
                     self._state.wait(None if due is None else LOOK_S if due <= 0 else min(due, LOOK_S))
             if old:

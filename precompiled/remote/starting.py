@@ -13,7 +13,7 @@ from pathlib import Path
 from precompiled.remote import helper_link
 from precompiled.store import trust
 
-# Seconds within which a helper with other settings exits: helper.LOOK_S, and helper.DRAIN_S for its puts.
+# Seconds within which a helper with other settings exits: helper.LOOK_S, plus helper.DRAIN_S for its puts.
 LEAVING_S = 10.0
 
 
@@ -21,16 +21,16 @@ BUDGETS = ("--max-bytes=", "--max-inodes=")
 
 
 def identity(argv: Sequence[str]) -> list[str]:
-    """The arguments by which two helpers differ. The budgets do not count: otherwise programs whose settings differ
-    only in the store's size would stop each other's helper.
+    """The arguments that distinguish two helpers. Budgets do not count: programs that differ only in the store's size
+    would stop each other's helpers.
     """
     return [item for item in argv if item != "--detach" and not item.startswith(BUDGETS)]
 
 
 def listening(folder: Path) -> socket.socket:
-    """Return the listening socket, which replaces the socket of a dead helper.
+    """Return the listening socket, which replaces a dead helper's socket.
 
-    The socket is bound through the directory's descriptor, because its path may be too long for a socket.
+    The socket is bound through the directory's descriptor, because its full path may be too long.
     """
     with trust.open_directory(folder) as directory:
         with suppress(FileNotFoundError):
@@ -42,10 +42,11 @@ def listening(folder: Path) -> socket.socket:
 
 
 def detach() -> int:
-    """Fork, so that the helper is not a child of the process that started it, whose ``os.wait()`` would return it.
+    """Fork, so that the helper is not a child of the process that starts it. Otherwise that process's ``os.wait()``
+    would return the helper.
 
     Only the child returns, with a descriptor, and becomes the helper. The parent exits when the child closes the
-    descriptor, either because the child listens or because it has ended.
+    descriptor. The child closes it when it listens or ends.
     """
     reading, writing = os.pipe()
     if os.fork() != 0:
@@ -58,7 +59,7 @@ def detach() -> int:
 
 
 def is_ours(lock: int, store: Path, arguments: list[str]) -> bool:
-    """Whether this process becomes the store's helper. Waits while a helper with other settings stops."""
+    """Whether this process may become the store's helper. Waits for a helper with other settings to stop."""
     deadline = time.monotonic() + LEAVING_S
     while True:
         try:

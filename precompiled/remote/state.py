@@ -60,7 +60,7 @@ def line(state: dict[str, Any]) -> str:
 
 
 def problem(settings: Settings) -> PrecompiledError | None:
-    """Send the remote a request; returns why it cannot be used, or None if it answers."""
+    """Send the remote a request. Returns the problem, or None if the remote answers."""
     try:
         open_remote(settings).bucket.listed("artifacts")
     except RemoteError as error:

@@ -1,7 +1,7 @@
-"""Moves objects between a store and a remote: fetches, verifies and publishes trusted objects; puts published ones.
+"""Moves objects between a store and a remote: fetches, verifies and publishes trusted objects, and puts published ones.
 
-Methods raise RemoteError if the remote does not answer. An object that is untrusted or corrupt is refused and counted
-in ``counts.refused``; the transfer of the other objects goes on.
+Methods raise RemoteError if the remote does not answer. They refuse an untrusted or corrupt object, count it in
+``counts.refused``, and transfer the other objects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TransferCounts:
     - ``refused``: refused objects, by code
     - ``failed``: failed requests, by code
     - ``given_up``: objects that were not put, and are not tried again
-    - ``last``: the latest of these events, in a sentence
+    - ``last``: the latest refusal or failure, in a sentence
     """
 
     fetched: int = 0
@@ -58,14 +58,14 @@ class Transfer:
     def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
         self.store, self.bucket, self.trust = store, bucket, trust
         self.counts = TransferCounts()
-        self._lock = threading.Lock()  # guards the counts, because objects are fetched in parallel
+        self._lock = threading.Lock()  # guards the counts, because objects are fetched in parallel threads
         self._bad: set[str] = set()  # paths of refused objects
 
-    # ------------------------------------------------ here
+    # ------------------------------------------------ from the remote to the store
 
     def fetch(self, key: str, objects: list[Object] | None = None) -> int:
         """Fetch and publish the variants of a key that this store lacks. Returns their number. ``objects``: the key's
-        objects, if the caller has listed them.
+        objects, if already listed.
         """
         there = self.objects(ARTIFACT, key) if objects is None else objects
         here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
@@ -75,7 +75,7 @@ class Transfer:
         """Fetch all objects that were written since ``since`` (seconds since the epoch).
 
         ``keys``: if there are any, fetch only artifacts whose keys begin with one of these prefixes. Returns the number
-        of new objects.
+        of fetched objects.
         """
         return self.bring(
             item
@@ -88,8 +88,8 @@ class Transfer:
     def bring(self, objects: Iterable[Object]) -> int:
         """Fetch and publish, in parallel, the given objects that the store lacks. Returns their number.
 
-        An object that cannot be read or published does not stop the others. The first error (RemoteError, StoreError)
-        is raised at the end.
+        If an object cannot be read or published, the other objects are fetched nevertheless. The first error
+        (RemoteError, StoreError) is raised at the end.
         """
         wanted: dict[tuple[str, str, str], list[Object]] = {}
         for item in objects:
@@ -110,7 +110,7 @@ class Transfer:
         return found
 
     def _bring(self, objects: list[Object]) -> int:
-        """Fetch one of these objects, which all have one label, unless the store has it."""
+        """Fetch one of these objects, which share a label, unless the store has it."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
@@ -129,11 +129,10 @@ class Transfer:
         return [item for item in found if item is not None]
 
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
-        """Publish one object per label. Objects that were refused, or that this host could not use, are skipped."""
+        """Publish one object per label. Skips objects that were refused or that this host could not use."""
         taken, tried = set(), Counter[str]()
-        # If no host can load an artifact, do not fetch it from each host in turn. Objects of untrusted signers come
-        # last and do not count towards the limit: otherwise five teams with one bucket could block each other's
-        # objects.
+        # Try only a few hosts' objects, because perhaps no host can load the artifact. Objects of untrusted signers
+        # come last and do not count: otherwise five teams with one bucket could block each other's objects.
         ours = [item for item in objects if self.trust.believes(item.by)]
         unfit_here = Counter(item.label for item in ours if self._is_unfit(item))
         for item in [*ours, *(item for item in objects if not self.trust.believes(item.by))]:
@@ -154,7 +153,7 @@ class Transfer:
         return len(taken)
 
     def body(self, item: Object) -> bytes:
-        """Return the body of an object, after checking that its envelope is trusted and that its digest is right.
+        """Return the body of an object, if its envelope is trusted and its digest is right.
 
         Raises ObjectRejected, RemoteError, FileNotFoundError.
         """
@@ -187,13 +186,13 @@ class Transfer:
         return item.path in self._bad
 
     def _is_unfit(self, item: Object) -> bool:
-        """Whether the object was refused, or was fetched before and was unusable."""
+        """Whether the object was refused, or was unusable after an earlier fetch."""
         return self.is_refused(item) or (
             item.kind == ARTIFACT and unfit.is_noted(self.store.quarantined, item.group, item.digest)
         )
 
     def failed(self, error: RemoteError) -> None:
-        """Count a failed request. Its reason stays in ``counts.last`` after the remote answers again."""
+        """Count a failed request. ``counts.last`` keeps its reason after the remote answers again."""
         with self._lock:
             self.counts.failed[error.code] += 1
             self.counts.last = error.message
@@ -205,7 +204,7 @@ class Transfer:
             self.counts.last = f"{words.format_count(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: ObjectRejected | CorruptArtifact) -> None:
-        """Count an object that is untrusted or corrupt, and remember not to read it again."""
+        """Count an object that is untrusted or corrupt. Later calls do not read it again."""
         code = error.code if isinstance(error, ObjectRejected) else "remote-corrupt"
         with self._lock:
             self._bad.add(item.path)
@@ -220,11 +219,11 @@ class Transfer:
 
     def _publish_entry(self, item: Object, body: bytes) -> None:
         header, about, content = package_format.open_entry(f"{item.label}{package_format.SUFFIX}", body, item.group)
-        # A refused function's packages were found wrong by an audit on this host.
+        # An audit on this host found the function's packages wrong.
         if self.store.packages.refused(item.group) is None:
             self.store.packages.publish(header, about, content)
 
-    # ------------------------------------------------ there
+    # ------------------------------------------------ from the store to the remote
 
     def put_artifact(self, artifact: Artifact) -> bool:
         """Put an artifact, unless the remote has its variant. Returns whether it was put.
@@ -236,17 +235,16 @@ class Transfer:
         return self.put(ARTIFACT, key, label, lambda: packed.pack(artifact.manifest, files))
 
     def put_entry(self, function: str, name: str) -> bool:
-        """As ``put_artifact``, for an entry of a package."""
+        """As ``put_artifact``, for a package's entry."""
         entry = self.store.packages.read(function, name)
         label = name.removesuffix(package_format.SUFFIX)
         return self.put(ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1])
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
-        """Put all objects of this store that were made since ``since`` (seconds since the epoch) into the remote.
+        """Put all objects that this store has made since ``since`` (seconds since the epoch) into the remote.
 
-        - ``keys``: if there are any, put only artifacts whose keys begin with one of these prefixes, and entries of
-          packages that need no other artifacts.
-        - ``packages``: whether to put entries of packages. By default, they are put if there are no ``keys``.
+        - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries that need no other artifacts.
+        - ``packages``: whether to put package entries. By default, they are put if ``keys`` is empty.
 
         Returns the number of new objects.
         """
@@ -265,12 +263,12 @@ class Transfer:
     def _kept(self, put: Callable[[], bool]) -> bool:
         try:
             return put()
-        except (StoreError, FileNotFoundError) as error:  # the object was evicted or damaged in this store
+        except (StoreError, FileNotFoundError) as error:  # the object was evicted or damaged in the store
             self.counts.last = str(error)
             return False
 
     def entries(self, keys: Collection[str] = ()) -> list[Entry]:
-        """The store's own entries of packages that may be put.
+        """The store's own package entries that may be put.
 
         With ``keys``, only entries whose artifacts all have keys with these prefixes.
         """
@@ -288,7 +286,7 @@ class Transfer:
         if not self.trust.by:
             return False  # a host without a key of its own only reads
         there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
-        # Objects that were refused or unusable on this host do not count as present, but their number is limited.
+        # Objects that this host refused or could not use do not count as present, but their number is limited.
         if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())
