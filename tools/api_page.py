@@ -67,7 +67,7 @@ def _page() -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    # Annotations are strings, because the package imports nothing. Their quotes would only distract.
+    # Annotations are strings, because the package avoids imports. Omit their quotes.
     return str(inspect.signature(function)).replace("'", "").replace('"', "")
 
 
@@ -77,7 +77,7 @@ def _text(thing: Any) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Return the comments behind a dataclass's fields, by field."""
+    """Return the comments after a dataclass's fields, by field."""
     found = re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
     return dict(found)
 

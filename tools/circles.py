@@ -1,8 +1,8 @@
 """Finds import cycles among modules: `PYTHON tools/circles.py [FOLDER ...]`.
 
-Python rejects only cycles of imports at module level. For a reader, an import inside a function or for types couples
-modules just as much. So does a lookup of one of our modules in ``sys.modules``. Therefore every kind of import is an
-edge, and each cycle is an error. A lookup in ``sys.modules`` is an error by itself.
+Python rejects only cycles of imports at module level. An import inside a function or for types couples modules just as
+much for a reader. Therefore every import is an edge, and each cycle is an error. A lookup of a module of this package
+in ``sys.modules`` is always an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN, LAZY, TYPES, STRING = "plain", "lazy", "for types", "by a string"
 
 @dataclass(frozen=True)
 class Import:
-    """``importer`` imports ``imported`` in ``line``. The two fields are dotted names of examined modules."""
+    """An import of the module ``imported`` by ``importer`` in ``line``. Modules have dotted names."""
 
     importer: str
     imported: str
@@ -150,7 +150,7 @@ def circles(edges: list[Import]) -> list[list[str]]:
 
 
 def lines(edges: list[Import], found: Mapping[str, Path]) -> Iterator[str]:
-    """Describe each cycle with the imports in it."""
+    """Describe each cycle, with its imports."""
     for circle in circles(edges):
         yield f"a circle of {len(circle)} modules: {', '.join(circle)}"
         inside = set(circle)

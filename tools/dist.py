@@ -1,9 +1,9 @@
-#!/usr/bin/env python3
+# !/usr/bin/env python3
 """Make the sdist and the wheel of the last commit, reproducibly: `PYTHON tools/dist.py [--check] [FOLDER]`.
 
-The sources and file modes are those of git, and all times are the commit's. The wheel is made from the sdist. A wheel
-contains setuptools' version, so compare builds of the same version (the extra "dist"). ``--check`` builds twice, in
-folders of different names, and fails on a difference.
+Sources and file modes come from git, and all times from the commit. The wheel is made from the sdist. Compare builds
+with the same setuptools (the extra "dist"), because a wheel contains its version. ``--check`` builds twice, in folders
+of different names, and fails on a difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def build(output: Path, commit: str = "HEAD") -> list[Path]:
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "source"
-        # File modes are git's, whatever the umask.
+        # Use git's file modes under any umask.
         archive = subprocess.check_output(["git", "-c", "tar.umask=0022", "archive", commit], cwd=ROOT)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(source, filter="tar")

@@ -6,7 +6,7 @@ In folders for private names, the docstring of each file lists the names that it
     Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.source.{Plain, Sliced (2.13, 2.15)}.
     Checked on 2.11.0, 2.13.0, 2.15.0.
 
-or "No private names. Checked on ...". If only some of these versions have a name, parentheses after the name list them.
+or "No private names. Checked on ...". Parentheses list the versions that have a name, if not all do.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _module(name: str) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with new lists: the names of all files, by checked versions and by module of torch."""
+    """Return the page with new lists: all files' names, by checked versions and by module of torch."""
     versions: dict[str, set[str]] = {}
     for path in FILES:
         for name, on in listed(path):

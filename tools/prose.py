@@ -5,8 +5,8 @@
 - The help of each group of commands shows the whole summary of each command.
 
 ``--count`` prints the number of findings of each folder and phrase, instead of each finding. ``--sample docs`` and
-``--sample comments`` print 100 random sentences (the same ones for the same tree), for a reader to judge: at most 5 may
-need a second reading.
+``--sample comments`` print 100 random sentences (always the same for the same tree) for a reader. At most 5 may need a
+second reading.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 200  # characters of a line of Markdown
-# Folders whose Python text follows these rules. A folder is added once its text has been rewritten.
+# Folders whose Python text follows these rules. Add a folder after its text was rewritten.
 PYTHON = ("precompiled", "service", "systemd", "benchmarks", "tools", "tests")
-# Pattern: what to write instead.
+# Maps a pattern to the words to write instead.
 BANNED = {
     r"\bof which\b": "a second sentence",
     r"\bbut for\b": "except",
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files that git tracks, and new ones that it does not ignore."""
+    """Files that git tracks, and new files that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
@@ -91,7 +91,7 @@ def _banned(name: str, number: int, text: str) -> Iterator[Finding]:
 
 
 def in_help() -> Iterator[Finding]:
-    """Summaries that do not fit a line of 80 columns in the help of their group."""
+    """Summaries that are longer than a line of 80 columns in their group's help."""
     from precompiled.cli import tree
     from precompiled.cli.app import Group, cli
 

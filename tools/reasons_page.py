@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from precompiled.core.reasons import Reason, ReasonKind, read_reasons  # noqa: E402 - needs the sys.path entry above
 
-# The page says these once, so a code's point leaves them out.
+# The page states these once, so a code's entry omits them.
 _USUAL = {
     "the client compiles the graph in process",
     "a local worker compiles the graph",
@@ -46,7 +46,7 @@ def points(kind: ReasonKind) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with new lists. Raises ValueError if a section has none."""
+    """Return the page with new lists. Raises ValueError if a section has no list."""
     for kind in ReasonKind:
         start = text.index(f"\n## {kind.value}\n")
         end = text.find("\n## ", start + 1)

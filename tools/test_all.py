@@ -1,7 +1,7 @@
 """`make test-all`: runs every suite that this machine supports, one after the other, and prints the time of each.
 
-A suite that cannot run is listed with the reason. This is not a failure. Each suite is also a target of make. CI has no
-time for all suites: it runs the tests of each commit and one turn of the rest, which the commit's hash selects.
+A suite that cannot run is listed with the reason, and is not a failure. Each suite is also a target of make. CI has no
+time for all suites: besides each commit's tests, it runs one turn of the rest. The commit's hash selects the turn.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ SUITES = (
     Suite("test-gpu"),
     Suite("test-container", _with_podman),
     Suite("test-buckets"),  # in a separate environment
-    Suite("test-slow"),  # the longest: with --within, it may not finish
-    Suite("test-farm", _with_ray),  # last, because it installs packages with which the other suites are not tested
+    Suite("test-slow"),  # the longest: it may not finish with --within
+    Suite("test-farm", _with_ray),  # last, because the other suites are not tested with the packages that it installs
 )
 WHOLE = "1/1"  # "2/3" is the second of three parts
 EACH_TURN = ("test", "test-integration")
-# What else one run of CI takes, about 25 minutes each.
+# The other suites of a CI run, about 25 minutes each.
 TURNS = (
     {"test-versions": "1/3"},
     {"test-versions": "2/3"},
@@ -84,13 +84,13 @@ def turn_of_commit() -> int:
 
 
 def run(suite: Suite, part: str, until: float) -> tuple[str, str, str]:
-    """Run one suite, and begin no test after ``until`` (seconds since the epoch). Returns its row of the table."""
+    """Run one suite, which begins no test after ``until`` (seconds since the epoch). Returns its row of the table."""
     problem = "no time was left" if time.time() > until else suite.problem()
     if problem:
         return suite.target, "not run", problem
     started = time.monotonic()
     print(f"\n== make {suite.target} {part}", flush=True)
-    # A container that does not boot must fail the suite instead of skipping it.
+    # If a container does not boot, the suite must fail instead of skipping.
     environment = {"PRECOMPILED_SYSTEMD_TESTS": "require", **os.environ}
     environment |= {"PRECOMPILED_TESTS_UNTIL": str(until), "PRECOMPILED_TESTS_PART": part}
     status = subprocess.run(["make", suite.target], cwd=ROOT, env=environment, check=False).returncode

@@ -1,7 +1,7 @@
-"""`make test-gpu`: runs the tests that need CUDA, on this host's GPU or otherwise on a made-up one.
+"""`make test-gpu`: runs the tests that need CUDA, on this host's GPU or otherwise on a made-up GPU.
 
 Without a GPU, the tests run with the oldest and the newest supported torch, in separate environments with CUDA builds
-(`tests/versions/environments.py`; 5 GB each). Tests that compare values of kernels are skipped there, by name.
+(`tests/versions/environments.py`; 5 GB each). Tests that compare kernels' values are then skipped, by name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
 def _on_made_up(python: str, devices: str, passed_on: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
         environment = {**os.environ, **host.variables(python, devices, Path(state))}
-        # Without a device, all tests would be skipped and the run would succeed.
+        # Without a device, the run would skip all tests and succeed.
         seen = [python, "-c", "import torch; print(torch.cuda.device_count())"]
         count = int(subprocess.run(seen, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
         if count != len(devices.split(",")):

@@ -1,4 +1,4 @@
-"""Command groups: load a command's module when the command is called, and turn errors into exit statuses."""
+"""Command groups. They load a command's module when the command is called, and turn errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Cli(Group):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # The format is dense, so that the help fits a screen of 24 lines.
+        # A dense format, so that the help fits a screen of 24 lines.
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]     (each COMMAND has --help)")
         formatter.write(f"\n{self.help}\n\n")
         for title, names in tree.sections().items():
@@ -127,8 +127,8 @@ class Cli(Group):
             click.echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The pipe's reader has ended (`| head`). Without dup2, Python would report the closed pipe again when it
-            # flushes stdout at exit.
+            # The pipe's reader has ended (`| head`). Without dup2, Python would report the closed pipe at exit, when it
+            # flushes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
 
@@ -220,7 +220,7 @@ def _load_settings(flags: dict[str, str | None], *, raises: bool) -> config.Sett
                 raise
             click.echo(f"precompiled: {error}", err=True)
             return config.Settings(origins=dict.fromkeys(config.NAMES, "default"))
-        raise click.UsageError(str(error)) from error  # only a flag is wrong
+        raise click.UsageError(str(error)) from error  # a flag is wrong
 
 
 def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
@@ -251,6 +251,6 @@ def _fail(arguments: Sequence[str], code: str, message: str, action: str, status
 
 
 def _asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether `--json` is given before `--`. Arguments after `--` belong to the command that `run` starts."""
+    """Whether `--json` comes before `--`. Arguments after `--` belong to the command that `run` starts."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in ours

@@ -28,8 +28,7 @@ from precompiled.store import baking
 from precompiled.store.artifacts import Store
 
 LOOK_S = 0.1
-# Seconds that the other processes have after the first process has done its steps. Also the seconds between SIGTERM and
-# SIGKILL.
+# Seconds for the other processes after the first process has done its steps, and seconds between SIGTERM and SIGKILL.
 GRACE_S = 10.0
 STOP_S = 30.0
 
@@ -86,8 +85,8 @@ def bake_command(
         raise click.UsageError("Give a command after `--`: `precompiled bake -o DIR -- python train.py`")
     place = output.absolute()
     baking.check_target(place)
-    # The store is made in the same directory as the target, where native code can be mapped; /tmp may be noexec. The
-    # runtime directory is in /tmp, since a socket's path must be short.
+    # The store is next to the target, where native code can be mapped; /tmp may be noexec. The runtime directory is in
+    # /tmp, because a socket's path must be short.
     try:
         runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
     except OSError as error:
@@ -183,7 +182,7 @@ def _bake(
 
 
 def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout: float, as_json: bool) -> str:
-    """Run the command. Returns the cause of its end: "itself", "steps" or "timeout". Raises PrecompiledError."""
+    """Run the command. Returns why it ended: "itself", "steps" or "timeout". Raises PrecompiledError."""
     began = time.monotonic()
     try:
         # With --json, stdout is for the JSON document.
@@ -225,7 +224,7 @@ def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and its session: SIGTERM first, so that its `with` blocks can clean up, then SIGKILL."""
+    """End the command and its session. SIGTERM comes first, so that `with` blocks can clean up. SIGKILL follows."""
     for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -235,4 +234,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # for children that have survived SIGTERM
+        os.killpg(process.pid, signal.SIGKILL)  # for children that survived SIGTERM

@@ -1,4 +1,4 @@
-"""doctor's checks of the daemon: can clients reach or start it, and does it have this package's version?"""
+"""doctor's checks of the daemon: whether clients can reach or start it, and its version."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def existing_parent(path: Path) -> Path:
 
 
 def why_not_made(path: Path) -> str:
-    """Return why the directory `path` cannot be created, or "". Tries to create it, since modes do not show a read-only
-    disk.
+    """Return why the directory `path` cannot be created, or "". Tries to create it, because modes do not reveal a
+    read-only disk.
     """
     parent = existing_parent(path)
     try:
@@ -106,7 +106,7 @@ def _daemon(settings: Settings, socket: Path, can_start: bool) -> Iterator[Check
 
 
 def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool) -> Check:
-    """The check's result if no daemon answers: ok if one starts on demand, a failure if one runs but refuses."""
+    """The check's result if no daemon answers: ok if a daemon starts on demand, a failure if one runs but refuses."""
     if error.code == "protocol-version":
         return Check("version", "fail", error.message, error.action or "`precompiled daemon restart`")
     if error.code != "no-daemon":

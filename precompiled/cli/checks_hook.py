@@ -1,4 +1,4 @@
-"""doctor's checks of the hook: is torch.compile routed to precompiled in the user's next processes?"""
+"""doctor's checks of the hook: whether it routes torch.compile to precompiled in the user's next processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precompiled.core.config import ENV_PREFIX, NAMES, Settings
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, switched_off
 
-# Names after PRECOMPILED_ that are not settings: internal variables, a recipe of examples/deploy, and variables of this
+# Names after PRECOMPILED_ that are not settings: internal variables, and variables of examples/deploy and of this
 # project's tests and benchmarks.
 NO_SETTINGS = tuple(
     """
@@ -45,7 +45,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
 
 def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
-    """Whether the user has switched precompiled off."""
+    """Whether the user has disabled precompiled."""
     too = ", and `require` with it" if require else ""
     if switched_off(variables):
         text = f"PRECOMPILED={variables[SWITCH]} is set: precompiled is off{too}"
@@ -69,7 +69,9 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
 
 
 def check_variable_names(variables: Mapping[str, str]) -> Check:
-    """Whether each variable that begins with PRECOMPILED_ is a setting: a misspelt one would be ignored silently."""
+    """Whether each variable that begins with PRECOMPILED_ is a setting. A misspelt variable would be ignored
+    silently.
+    """
     settings = [name.upper() for name in NAMES]
     ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
     unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
@@ -101,7 +103,7 @@ def pth_file(paths: list[Path]) -> Check:
 
 
 def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
-    """Whether the hook is on in a program that is started in this shell without `precompiled run`."""
+    """Whether the hook is on in a program that this shell starts without `precompiled run`."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a new process of {sys.executable} has the hook")
     if switched_off(variables):
@@ -128,7 +130,7 @@ def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
 
 
 def below_run(found: probe.Probe) -> Check:
-    """Whether `precompiled run` works for this interpreter."""
+    """Whether `precompiled run` works with this interpreter."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         ours = str(python_path.hook_folder())
         chained = found.sitecustomize and not found.sitecustomize.startswith(ours)
@@ -157,7 +159,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def route(found: probe.Probe) -> Check:
-    """Whether torch.compile is routed to precompiled once torch is imported."""
+    """Whether torch.compile is routed to precompiled after torch is imported."""
     if found.state == "on":
         return Check("route", "ok", "precompiled serves torch.compile when torch is imported")
     return Check(

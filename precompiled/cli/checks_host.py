@@ -66,7 +66,7 @@ def compiler(variables: Mapping[str, str]) -> Check:
 
 
 def headers(path: Path) -> Check:
-    """Whether Python's headers exist: Inductor's C++ kernels are extension modules."""
+    """Whether Python's headers exist, which Inductor's C++ kernels need."""
     if path.exists():
         return Check("headers", "ok", str(path))
     return Check(
@@ -78,7 +78,7 @@ def headers(path: Path) -> Check:
 
 
 def gpus(variables: Mapping[str, str]) -> Check:
-    """List the GPUs for which graphs can be compiled, as nvidia-smi reports them."""
+    """List the GPUs that graphs can be compiled for, as nvidia-smi reports them."""
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible}"
     status, said = ask_program(["nvidia-smi", "-L"])
@@ -101,7 +101,7 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
 
 
 def targets(made_up: parts.TargetsProtocol) -> Check:
-    """Whether artifacts can be made for GPUs that this host lacks. Always ok, since the feature is optional."""
+    """Whether artifacts can be made for GPUs that this host lacks. Always ok, because the feature is optional."""
     found, action = made_up.available()
     return Check("targets", "ok", found, action)
 

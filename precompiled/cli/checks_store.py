@@ -1,4 +1,4 @@
-"""doctor's checks of the store and its bases: can artifacts be written, trusted, read and mapped?"""
+"""doctor's checks of the store and its bases: whether artifacts can be written, trusted, read and mapped."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def run_bases(store: Store) -> Iterator[Check]:
 
 
 def place(settings: Settings) -> Check:
-    """Whether there is a store, or one can be created."""
+    """Whether a store exists or can be created."""
     if why := settings.why_no_store:
         return Check("store", "fail", why, paths.NO_PLACE_ACTION)
     return directories(Store(settings.cache_dir))
 
 
 def directories(store: Store) -> Check:
-    """Check owner and mode of the store's directories, as readers do."""
+    """Check the owner and mode of the store's directories, like readers do."""
     if not store.root.exists():
         if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root}: the first compile will create it")
@@ -114,7 +114,7 @@ def ancestors(root: Path) -> Check:
 
 
 def entries(store: Store) -> Check:
-    """Check owner and mode of artifacts and failure records. Readers refuse files that other users could write."""
+    """Check the owner and mode of artifacts and failure records. Readers refuse files that other users could write."""
     count = 0
     try:
         found = list(os.scandir(store.artifacts))
@@ -151,7 +151,7 @@ def quarantine(store: Store) -> Check:
 
 
 def base(found: Base) -> Check:
-    """Whether a base store exists, and all of it can be trusted, read, and used by this version."""
+    """Whether a base store exists, and this version can trust, read and use all of it."""
     what = f"base {found.root}"
     if not os.path.lexists(found.root):
         return Check(
@@ -183,7 +183,7 @@ def base(found: Base) -> Check:
 
 
 def left_out(store: Store) -> Check:
-    """Whether loading has found unusable artifacts in base stores."""
+    """Whether loads have found unusable artifacts in base stores."""
     try:
         notes = [name for name in os.listdir(store.quarantined) if name.endswith(NOTE_SUFFIX)]
     except (FileNotFoundError, PermissionError):

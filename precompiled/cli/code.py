@@ -1,4 +1,4 @@
-"""Reads the code that Inductor generated from an artifact, without running any of it; for `cache show --code`."""
+"""Reads the code that Inductor generated from an artifact, without running it, for `cache show --code`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(slot: int, texts: list[str]) -> None:
 def extract_generated_code(bundle: bytes) -> list[str]:
     """The texts of Inductor's code in a pickle, forward first.
 
-    Reads the pickle's opcodes and never loads it, since loading runs code. Raises ValueError for an invalid pickle.
+    Reads the pickle's opcodes instead of loading it, because a load runs code. Raises ValueError for an invalid pickle.
     """
     return list(dict.fromkeys(_texts(bundle)))
 

@@ -1,4 +1,4 @@
-"""tools completion: print click's script that makes a shell complete commands, options, keys and codes."""
+"""tools completion: print click's script that lets a shell complete commands, options, keys and codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""daemon start, stop, restart and serve; also the requests of other commands to the daemon."""
+"""daemon start, stop, restart and serve, and the requests of other commands to the daemon."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
 
     The daemon logs to standard error and ends on SIGTERM or Ctrl-C.
     """
-    # The daemon is exec'ed and never imported: the command line stays its client. The daemon resolves the settings
-    # again, so only flags are passed on. A client that starts a daemon passes more (client/start.arguments).
+    # Exec the daemon instead of importing it: the command line stays a client. Only flags are passed on, because the
+    # daemon resolves the settings itself. A client that starts a daemon passes more (client/start.arguments).
     arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":
@@ -90,7 +90,7 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
 
 # ---------------------------------------------------------------- inside
 
-# Codes of DaemonError that mean that no daemon runs. All others mean that a daemon runs and has a problem.
+# DaemonError codes that mean that no daemon runs. All other codes mean that a running daemon has a problem.
 NOT_RUNNING = ("no-daemon",)
 
 
@@ -139,7 +139,7 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
 
 
 def _check_settings(settings: Settings, reply: wire.StatusReply) -> None:
-    """Raise DaemonError if the running daemon has other values for the settings that were given as flags."""
+    """Raise DaemonError if the running daemon has values that differ from the given flags."""
     given = [name for name in NAMES if settings.origins[name] == "flag" and name not in CLIENT_ONLY]
     other = [name for name in given if reply.settings.get(name, settings.text(name)) != settings.text(name)]
     if other:
@@ -153,7 +153,7 @@ def _check_settings(settings: Settings, reply: wire.StatusReply) -> None:
 
 
 def stop_daemon(settings: Settings, timeout: float) -> int | None:
-    """Stop the daemon and wait until its process has ended; returns its pid, or None if no daemon ran."""
+    """Stop the daemon and wait until its process has ended. Returns its pid, or None if no daemon ran."""
     from precompiled import wire
 
     try:
@@ -176,7 +176,7 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
 
 
 def _own_listener(settings: Settings) -> int | None:
-    """The pid of the process that listens on the daemon's socket, if it is a daemon of this user; otherwise None."""
+    """The pid of the process that listens on the daemon's socket, if it is this user's daemon; otherwise None."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
     from precompiled.client.daemon_link import listener
@@ -192,7 +192,7 @@ def _own_listener(settings: Settings) -> int | None:
 
 
 def _wait_for_end(pid: int, timeout: float) -> bool:
-    """Whether the process ended in time. A zombie has ended, too: in a container, PID 1 may not reap it."""
+    """Whether the process ended in time. A zombie counts as ended: in a container, PID 1 may not reap it."""
     import select
 
     import psutil  # type: ignore[import-untyped, unused-ignore]

@@ -1,4 +1,4 @@
-"""doctor: find problems that keep graphs from being served, and say how to fix them."""
+"""doctor: find problems that prevent graphs from being served, and explain how to fix them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Checks = Callable[[Settings], Iterator[Check]]
 
 
 def groups() -> dict[str, _Checks]:
-    """The groups of checks, in order: those of the core, and of the parts that are installed."""
+    """The groups of checks, in order: the core's, then those of the installed parts."""
     found: dict[str, _Checks] = {"hook": checks_hook.run, "daemon": checks_daemon.run, "store": checks_store.run}
     for name, entry in (("remote", parts.REMOTE_STATE), ("farm", parts.FARM_STATE)):
         if (part := entry.get()) is not None:
@@ -47,7 +47,7 @@ def doctor_command(out: Output, settings: Settings) -> int:
 
 
 def run_checks(settings: Settings) -> list[Check]:
-    """Run all checks, in order. A check that raises counts as failed, and the others still run."""
+    """Run all checks, in order. A check that raises counts as failed, and does not stop the other checks."""
     checks: list[Check] = []
     for name, group in groups().items():
         try:

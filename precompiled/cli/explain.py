@@ -40,7 +40,7 @@ TITLES = {
 
 
 def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Shell completion of codes and keys. Functions are left out: finding them would mean reading all packages."""
+    """Shell completion of codes and keys. Omits functions, because finding them would require reading all packages."""
     return [code for code in read_reasons() if code.startswith(begun)] + (complete_key(context, begun) if begun else [])
 
 
@@ -65,7 +65,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     if run is not None:
         out.result(*runs.explain(settings, run))
         return
-    # No code is hexadecimal, so a code is never the prefix of a key.
+    # Codes are not hexadecimal, so a code is never a prefix of a key.
     if prefix is not None and (reason := read_reasons().get(prefix)) is not None:
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
@@ -127,7 +127,7 @@ def _function(store: Store, name: str) -> dict[str, object]:
 
 
 def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
-    """Return the key that begins with ``prefix``. Raises StoreError, with the reason if a run recorded it."""
+    """Return the key that begins with ``prefix``. Raises StoreError, with the recorded reason if a run has it."""
     not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix)]
     if len(not_sent) == 1 and not any(known.startswith(prefix) for known in store.names()):
         return not_sent[0]

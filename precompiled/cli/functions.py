@@ -1,6 +1,6 @@
 """Shows packages for `cache ls`, `cache show` and `explain`.
 
-Reads the entries of functions, and runs none of their code.
+Reads the entries of functions without running their code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def refusals(store: Store) -> list[dict[str, str]]:
 
 
 def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> None:
-    """Print the table of functions. Functions that run uncompiled are only counted."""
+    """Print the table of functions. Counts functions that run uncompiled, without listing them."""
     compiled = [row for row in found if row["entries"] > row["skipped"]]
     if compiled:
         click.echo()
@@ -130,8 +130,8 @@ def show(document: dict[str, Any]) -> None:
 
 
 def explain_document(store: Store, name: str) -> dict[str, Any]:
-    """Explain why a function was retraced. Lists how its other entries differ from the most recently used one, nearest
-    first.
+    """Explain why a function was retraced: how its other entries, nearest first, differ from its most recently used
+    entry.
     """
     entries = _entries(store, name)
     entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
@@ -191,7 +191,7 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
     names = {function_of(entry) for entry in known} | set(refused)
     found = _meant(name, names)
     if len(found) != 1:
-        # Python 3.10 has no qualified names of code, so only the last part is known.
+        # Python 3.10 has no qualified names of code, so only the last part of the name is known.
         last = name.rpartition(".")[2]
         alike = found or [other for other in names if other.rpartition(".")[2] == last]
         alike.sort(key=lambda other: (-SequenceMatcher(None, _tail(other), _tail(name)).ratio(), other))
@@ -208,9 +208,10 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
 
 
 def _meant(name: str, names: set[str]) -> list[str]:
-    """The functions that a name may mean: itself, or those that end with it, or those with the same last two parts.
+    """The functions that a name may mean: an exact match, else names that end with it, else names with its last two
+    parts.
 
-    The user's module name may differ from the recorded one, which is ``__main__`` for the program's own file.
+    The given module may differ from the recorded module, which is ``__main__`` for the program's own file.
     """
     if name in names:
         return [name]
@@ -226,8 +227,7 @@ def _tail(name: str) -> str:
 def function_of(entry: Entry) -> str:
     """The function's name.
 
-    If the function belongs to a module of torch's own (nn.Sequential), this is the name of the module's class, which
-    the guards contain.
+    For a function of a torch module (nn.Sequential), this is the name of the module's class from the guards.
     """
     if entry.header.module == WRAPPER:
         with suppress(StoreError, LookupError, TypeError):

@@ -30,7 +30,7 @@ def program_of(store: Store, kept: Artifact | fmt.Failure) -> ProgramData | None
 
 
 def read_program(data: bytes) -> ProgramData | None:
-    """Decode a program; None if the data is not one, which is possible in a failure record."""
+    """Decode a program; None if the data is not a program, as in some failure records."""
     try:
         program: ProgramData = parse_json(data)
     except ValueError:
@@ -39,13 +39,15 @@ def read_program(data: bytes) -> ProgramData | None:
 
 
 def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> ProgramData | None:
-    """The first readable program of a key. Its artifacts and failure record have the same program, except for sizes."""
+    """The first readable program of a key. A key's artifacts and failure record have the same program, except for
+    sizes.
+    """
     found = (program_of(store, kept) for kept in (*artifacts, failure) if kept is not None)
     return next((program for program in found if program is not None), None)
 
 
 def operations(program: ProgramData | None) -> list[listing.Operation] | None:
-    """The operations of a program; None if there is no program, or if it cannot be read."""
+    """The operations of a program; None if there is no readable program."""
     if program is None:
         return None
     try:

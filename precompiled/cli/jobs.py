@@ -42,7 +42,7 @@ def retry_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> Non
 
 
 def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:
-    """Cancel jobs; returns their keys. Raises PrecompiledError if there is none."""
+    """Cancel jobs; returns their keys. Raises PrecompiledError if no job matches."""
     from precompiled import wire
 
     status: wire.StatusReply = ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S)
@@ -52,7 +52,7 @@ def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:
 
 
 def retry(settings: Settings, prefixes: Sequence[str]) -> list[str]:
-    """Remove failure records and quarantines; returns the keys. Raises PrecompiledError if there is none."""
+    """Remove failure records and quarantines; returns the keys. Raises PrecompiledError if no key matches."""
     from precompiled import wire
 
     store = Store(settings.cache_dir)
@@ -71,7 +71,7 @@ def retry(settings: Settings, prefixes: Sequence[str]) -> list[str]:
 
 
 def _whole(prefixes: Sequence[str], known: set[str]) -> list[str]:
-    """The keys of these prefixes. An unknown prefix stays as it is, since the daemon may know its key."""
+    """Complete these prefixes to whole keys. An unknown prefix stays as it is, because the daemon may know its key."""
     return [key_prefixes.match(prefix, known) or prefix for prefix in prefixes]
 
 
@@ -98,7 +98,7 @@ def _some(found: list[str], prefixes: Sequence[str], none: str) -> list[str]:
 
 
 def act(settings: Settings, action: str, prefix: str) -> str:
-    """Do "cancel" or "retry" for the live view; returns the outcome or the error as one line."""
+    """Do "cancel" or "retry" for the live view. Returns the outcome or error as one line."""
     try:
         keys = [key_prefixes.check(prefix)]
         found = cancel(settings, keys) if action == "cancel" else retry(settings, keys)

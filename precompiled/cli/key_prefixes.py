@@ -1,4 +1,4 @@
-"""Key arguments. The rule is the same in all commands: the first four or more digits of exactly one key."""
+"""Key arguments. In all commands, a key argument is the first four or more digits of exactly one key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = re.compile("[0-9a-f]*")
 
 
 class KeyPrefix(click.ParamType):
-    """A click type: the first digits of a key, in lower case. ``other``: other arguments are allowed, too."""
+    """A click type: the first digits of a key, in lower case. ``other``: whether other arguments are allowed."""
 
     name = "key"
 
@@ -43,7 +43,7 @@ def looks_like_key(text: str) -> bool:
 
 
 def check(text: str) -> str:
-    """The prefix in lower case. Raises UsageError if it is not hexadecimal or too short."""
+    """Return the prefix in lower case. Raises UsageError if it is not hexadecimal or too short."""
     if not looks_like_key(text):
         raise click.UsageError(f"{text!r} is not a key. A key has hexadecimal digits only")
     if len(text) < MIN_DIGITS:
@@ -52,7 +52,7 @@ def check(text: str) -> str:
 
 
 def match(prefix: str, keys: Iterable[str]) -> str:
-    """The one key that begins with ``prefix``; "" if none does. Raises StoreError if several do."""
+    """The one key that begins with ``prefix``, or "" if there is none. Raises StoreError for several keys."""
     found = sorted({key for key in keys if key.startswith(prefix)})
     if len(found) > 1:
         shown = ", ".join(key[: len(prefix) + 2] for key in found[:3])
@@ -65,7 +65,7 @@ def match(prefix: str, keys: Iterable[str]) -> str:
 
 
 def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action: str) -> list[str]:
-    """Return the one key that begins with each prefix. Raises StoreError if no key or several keys begin with one."""
+    """Return the one key that begins with each prefix. Raises StoreError if a prefix matches no key or several."""
     found = [match(prefix, keys) for prefix in prefixes]
     for prefix, key in zip(prefixes, found, strict=True):
         if not key:
@@ -76,7 +76,7 @@ def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action
 def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
     """Return the whole keys that begin with these prefixes in a store; ``own``: without the store's bases.
 
-    Raises StoreError if no key or several keys begin with a prefix.
+    Raises StoreError if a prefix matches no key or several.
     """
     known = {key for key in (_own(store) if own else store.keys()) if fmt.is_key(key)}
     return match_all(prefixes, known, f"the store {store.root}", "`precompiled cache ls` lists all keys")

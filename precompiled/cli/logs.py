@@ -76,7 +76,7 @@ def _journal(settings: Settings) -> str:
 
 
 def _group_of_listener(settings: Settings) -> str:
-    """The control group of the process that listens on the daemon's socket; "" if none does."""
+    """The control group of the process that listens on the daemon's socket; "" if there is none."""
     found = listener(settings)
     try:
         return "" if found is None else Path(f"/proc/{found.pid}/cgroup").read_text()
@@ -85,7 +85,7 @@ def _group_of_listener(settings: Settings) -> str:
 
 
 def _follow(path: Path, file: TextIO) -> None:
-    """Print the lines that are added to a log file, also after the daemon rotates it (at 1 MiB)."""
+    """Print new lines of a log file. Continues after the daemon rotates the file (at 1 MiB)."""
     while True:
         newer = _replacement(path, file)  # before reading the rest of the old file, so that no line is lost
         for line in file:

@@ -1,7 +1,7 @@
 """Summarizes the cache hits, misses and traces of a run, with the causes and costs of each miss.
 
-A miss is explained by comparing graphs in the store (nearest.py). If the store does not have the graph, the run's
-report explains it.
+nearest.py explains a miss by comparing graphs in the store. If the store lacks the graph, the run's report explains the
+miss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, runs, spa
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
-# Maps the kind of a cause to the noun in its name that gets a plural: "1 new size", "2 new sizes" (graph/causes.py).
+# Maps the kind of a cause to the noun that takes the plural: "1 new size", "2 new sizes" (graph/causes.py).
 _NOUNS = {
     "size": "size",
     "range": "range",
@@ -39,18 +39,18 @@ _NOUNS = {
 
 @dataclass
 class Miss:
-    """A graph that was a miss, over all processes that have it. Seconds are the maximum over the processes."""
+    """A missed graph, over all processes that have it. Seconds are the maximum over the processes."""
 
     name: str
     key: str
     causes: list[Cause]
     ranks: list[int]
-    waited_s: float = 0.0  # for which the program was blocked
-    eager_s: float = 0.0  # for which the graph ran eager until the swap
-    compile_s: float = 0.0  # duration of the compile in a worker
-    became: str = ""  # how the graph runs; "" if it runs code that the daemon compiled
+    waited_s: float = 0.0  # seconds for which the program was blocked
+    eager_s: float = 0.0  # seconds for which the graph ran eager until the swap
+    compile_s: float = 0.0  # seconds that the compile took in a worker
+    became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
-    since: str = ""  # what became of the graph after its process ended
+    since: str = ""  # what happened to the graph after its process ended
 
     @property
     def short(self) -> str:
@@ -107,7 +107,7 @@ class Summary:
         return f"of {format_count(self.graphs, 'graph')}: {', '.join([hits, *parts])}"
 
     def seconds(self) -> str:
-        """The seconds that the misses and traces cost, as text; "" if each part is below 0.1 s."""
+        """The seconds that the misses and traces cost, as text; "" if none reaches 0.1 s."""
         parts = [
             f"{human_seconds(seconds)} {what}"
             for seconds, what in (
@@ -163,7 +163,7 @@ def _kepts(settings: Settings) -> Kepts | None:
 
 
 def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
-    """Find in the store what became of a graph that was pending when its process ended."""
+    """Find in the store what happened to a graph that was pending when its process ended."""
     kept = kepts.of(graph.get("key", "")) if kepts is not None else []
     if any(isinstance(item.stored, Artifact) for item in kept):
         return "the graph has been compiled since"
@@ -186,7 +186,7 @@ def _became(graph: Mapping[str, object]) -> str:
         return ""
     said = NOT_SERVED.get(became, "pending")
     if became == "pending" and not reason and graph.get("message"):
-        return str(graph["message"])  # a wait that was interrupted
+        return str(graph["message"])  # an interrupted wait
     return f"{said} ({reason})" if reason else said
 
 
@@ -199,11 +199,11 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
     except StoreError:
         return []
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
-    # A manifest is written shortly before its artifact is published. So the manifest's time alone does not prove that
-    # the lookup saw the artifact. An earlier variant with guards must exist, too.
+    # A manifest is written shortly before its artifact is published. So the lookup may have missed an artifact with an
+    # earlier time, unless an earlier variant with guards exists.
     if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
         return found.causes
-    # The store had the key, but only artifacts for other sizes.
+    # The store had artifacts of the key, but only for other sizes.
     last = found.variants[-1]
     others = " or ".join(variant["guards"] for variant in found.variants[:-1]) or "other sizes"
     sizes = named_sizes(found.program, last["sizes"])
@@ -211,13 +211,13 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
 
 
 def _files(process: RunProcess) -> Sequence[str]:
-    """The program's own file, if its command names one, and the files that the process has recorded."""
+    """The program's main file, if its command names one, and the files that the process has recorded."""
     paths = (os.path.join(process.directory, word) for word in process.argv[1:] if word.endswith(".py"))
     return [*list(paths)[:1], *process.files]
 
 
 def _edited(settings: Settings, run: Run) -> list[str]:
-    """The program's files that changed since the previous run of the same program."""
+    """The program's files that changed since the program's previous run."""
     files = run.processes[0].files
     before = next(_before(settings, run), {}) if files else {}
     return sorted(path for path, digest in files.items() if before.get(path, digest) != digest)

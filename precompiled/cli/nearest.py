@@ -1,4 +1,4 @@
-"""Explains a miss: finds the nearest graph that was in the store before it, and lists the differences."""
+"""Explains a miss: finds the nearest graph that was in the store earlier, and lists the differences."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# At most this many programs are read: those of the graphs with the most components in common. A store may hold 10,000
-# graphs.
+# The number of programs that are read: those with the most components in common. A store may hold 10,000 graphs.
 MAX_COMPARED = 64
-# The state of a miss that was not sent to a daemon.
+# The state of a missed graph that was not sent to a daemon.
 NOT_SENT = "not sent"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An artifact or a failure record in the store, or the program of a miss that was not sent to a daemon."""
+    """An artifact or a failure record in the store, or the program of a missed graph that was not sent to a daemon."""
 
     key: str
     slot: int
@@ -72,7 +71,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Explained:
-    """A graph that was a miss. ``mine``: everything kept for its key, oldest first."""
+    """A missed graph. ``mine``: everything kept for its key, oldest first."""
 
     mine: list[Candidate]
     program: ProgramData
@@ -89,7 +88,7 @@ class Explained:
 
 
 class Kepts:
-    """Everything that a store and its bases keep. Each program is read at most once."""
+    """Everything that a store and its bases keep. Reads each program at most once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -137,7 +136,7 @@ class Kepts:
                 else:
                     self._programs[name] = program_of(self._store, item.stored)
             except (StoreError, OSError):
-                self._programs[name] = None  # it cannot be read or trusted, so it is not compared
+                self._programs[name] = None  # unreadable or untrusted, so it is not compared
         return self._programs[name]
 
     def _nearest(self, target: Candidate, program: ProgramData, older: Sequence[Candidate]) -> Nearest | None:
@@ -149,8 +148,8 @@ class Kepts:
         }
         ranked = sorted(
             candidates.values(),
-            # Among graphs with equally many equal components, those of the same function come first, then the
-            # youngest. Only the first MAX_COMPARED graphs are compared.
+            # Among graphs with equally many equal components, those of the same function come first, then the youngest.
+            # Only the first MAX_COMPARED graphs are compared.
             key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
         )
         found: Nearest | None = None
@@ -162,7 +161,7 @@ class Kepts:
             if other is None:
                 continue
             try:
-                # Graphs of the same source file come before all others.
+                # Prefer graphs of the same source file.
                 is_other = causes.are_of_other_files(program, other)
                 if is_fewer and is_other:
                     continue
@@ -180,11 +179,11 @@ class Kepts:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
                 return [causes.new(program, nearest.program if nearest is not None else None)]
             return causes.causes(nearest.program, program, nearest.changes)
-        except listing.NOT_A_PROGRAM:  # only a part of it can be compared
+        except listing.NOT_A_PROGRAM:  # only a part of the program can be compared
             return []
 
     def _variants(self, mine: Sequence[Candidate]) -> Iterator[dict[str, object]]:
-        """The artifacts of a key, oldest first, each with the sizes it was compiled for and its guards."""
+        """The artifacts of a key, oldest first, each with its guards and the sizes of its compile."""
         for item in mine:
             if isinstance(item.stored, Artifact):
                 program = self.program(item)
@@ -242,7 +241,7 @@ def _not_sent(store: Store) -> Iterator[Candidate]:
 
 
 def _device(program: ProgramData) -> str:
-    """A program's device. A program does not name its device, but its environment describes a GPU if it has one."""
+    """A program's device. The environment of a program describes the GPU if the device is one."""
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 
@@ -279,7 +278,7 @@ def named_sizes(program: ProgramData, sizes: dict[str, int]) -> str:
 
 
 def _readable(guards: str, program: ProgramData | None) -> str:
-    """Guards in which names of sizes replace the graph's size inputs (``L['t0']``)."""
+    """Guards with readable names of sizes instead of the graph's size inputs (``L['t0']``)."""
     if program is None:
         return guards
     try:

@@ -15,9 +15,9 @@ from precompiled.core.words import human_seconds, sentence
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The width of a table in a pipe, where no column is cut.
+# The width of a table in a pipe, which fits every column.
 PIPE_WIDTH = 1000
-# Shown digits of a key or of an entry's digest.
+# Shown digits of a key or an entry's digest.
 SHOWN_DIGITS = 12
 
 
@@ -28,7 +28,7 @@ class Output:
         self.as_json = as_json
 
     def result(self, document: object, text: str | Callable[[], None]) -> None:
-        """Print the command's result: `document` with `--json`, otherwise `text` (or call it, to print)."""
+        """Print the command's result: `document` with `--json`, otherwise `text` (or call it, if it is a function)."""
         if self.as_json:
             click.echo(json.dumps(document, indent=2, default=str))
         elif callable(text):
@@ -41,7 +41,7 @@ class Output:
         click.echo(text, err=True)
 
     def error(self, code: str, message: str, action: str) -> None:
-        """Print an error and what to do next to stderr; with `--json`, also a document to stdout."""
+        """Print an error and the next step to stderr; with `--json`, also a document to stdout."""
         if self.as_json:
             click.echo(json.dumps({"error": {"code": code, "message": message, "action": action}}, indent=2))
         click.echo(f"precompiled: {sentence(message)}", err=True)
@@ -69,7 +69,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     screen = console()
     with screen.capture() as captured:
         screen.print(shown)
-    # rich pads every line to the table's width: a terminal would wrap the padding, and a file would keep it.
+    # rich pads each line to the table's width. A terminal would wrap the padding, and a file would keep it.
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""tools package: show the contents of a file of precompiled.save_package, without running any of it."""
+"""tools package: show the contents of a file of precompiled.save_package, without running its code."""
 
 from __future__ import annotations
 

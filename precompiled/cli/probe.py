@@ -1,4 +1,4 @@
-"""Starts a new interpreter to find out whether the hook is on in it."""
+"""Starts a new interpreter to find out whether the hook is on in that interpreter."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Probe:
     problem: str = ""
     sitecustomize: str = ""  # the file of the imported `sitecustomize`
     torch: bool = False  # whether torch was imported at start-up
-    packages: str = ""  # set by ask_with_torch: "on", "off" (the setting), or why this torch has no packages
+    packages: str = ""  # set by ask_with_torch: "on", "off" (the setting), or why this torch does not support packages
 
 
 def ask(variables: Mapping[str, str]) -> Probe:
-    """Start this interpreter with these environment variables and report its hook's state. Does not import torch."""
+    """Start this interpreter with these environment variables, and report its hook's state. Does not import torch."""
     return _ask(_QUESTION, variables)
 
 
@@ -78,7 +78,7 @@ def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Probe(state="error", problem=f"{sys.executable} cannot be run: {error}")
     try:
-        # Parse only the last line, because other start-up code may print as well.
+        # Parse only the last line, because other start-up code may print.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     except (ValueError, TypeError):
         said = done.stderr.strip().rpartition("\n")[2]

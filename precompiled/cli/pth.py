@@ -1,7 +1,7 @@
 """The one-line `.pth` file of `precompiled enable`, which switches the hook on in every run of an interpreter.
 
-`site` executes every line of a .pth file that begins with "import". This line must print nothing and raise nothing,
-even if precompiled is uninstalled or broken, or if PRECOMPILED=0 is set.
+`site` executes every line of a .pth file that begins with "import". This line must not print or raise, even if
+precompiled is uninstalled or broken, or if PRECOMPILED=0 is set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.version import OFF
 
 NAME = "precompiled.pth"
-# An exception in a .pth line is printed at each start of the interpreter. A `try` needs several lines, hence `exec`.
+# Every start of the interpreter would print an exception of the line. A `try` needs several lines, hence `exec`.
 LINE = (
     f'import os; os.environ.get("PRECOMPILED", "").strip().lower() in {OFF} or exec("try:\\n'
     " import precompiled.bootstrap as bootstrap; bootstrap.install()\\n"
@@ -42,7 +42,7 @@ def write_files() -> list[Path]:
 
 
 def write(directory: Path) -> bool:
-    """Write the file into `directory` atomically; False if it exists already with the right contents."""
+    """Write the file into `directory` atomically; False if it exists with the right contents."""
     path = directory / NAME
     try:
         if path.read_text() == LINE:
@@ -51,7 +51,7 @@ def write(directory: Path) -> bool:
         pass  # absent or unreadable: try to write it
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The temporary name does not end in ".pth", so that no interpreter executes half a line.
+        # The temporary name does not end in ".pth": no interpreter may execute half a line.
         with durable.replacing(path, 0o644) as file:
             file.write(LINE.encode())
     except OSError as error:

@@ -26,7 +26,7 @@ MAX_SHOWN = 10
 
 
 def live(settings: Settings) -> list[dict[str, Any]]:
-    """The runs with a live process, for `precompiled status`: ``_document`` without the graphs."""
+    """The runs with a live process, for `precompiled status`, without their graphs."""
     return [_document(run, graphs=False) for run in runs(settings.cache_dir) if run.is_alive]
 
 
@@ -38,7 +38,9 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 
 
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Explain a run, ``name`` or "last": the document, and a function that prints it. Raises PrecompiledError."""
+    """Explain a run, ``name`` or "last". Returns the document, and a function that prints it. Raises
+    PrecompiledError.
+    """
     run = find_run(settings, name)
     summary = misses.summary(settings, run)
     document = {
@@ -53,7 +55,7 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
 
 
 def graph_of(settings: Settings, prefix: str) -> str | None:
-    """Return what the records of runs say about a graph that the store does not have. Returns None if no run had it."""
+    """Return the recorded outcome of a graph that the store lacks, or None if no run recorded the graph."""
     for run in runs(settings.cache_dir):
         for graph in (graph for process in run.processes for graph in process.graphs.values()):
             if graph.get("key", "").startswith(prefix.lower()):
@@ -63,7 +65,7 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
 
 
 def awaited_graphs(settings: Settings) -> list[dict[str, Any]]:
-    """The pending graphs of running processes, youngest first. `explain` cannot explain these yet."""
+    """The pending graphs of running processes, youngest first. `explain` cannot explain them yet."""
     found = [
         {"key": graph.get("key", ""), "name": graph.get("name", ""), "program": process.program, "since": graph["at"]}
         for run in runs(settings.cache_dir)
@@ -87,7 +89,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
 
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
-    """The numbers of a run, ``name`` or "last", for each rank: the document, and a function that prints it."""
+    """The numbers of a run, ``name`` or "last", for each rank. Returns the document, and a function that prints it."""
     run = find_run(settings, name)
     ranks = [
         {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}
@@ -139,7 +141,7 @@ def find_run(settings: Settings, name: str) -> Run:
 
 
 def _check_that_runs_are_kept(settings: Settings) -> None:
-    """Raise PrecompiledError if runs cannot be recorded, so that a run may have used the hook without a record."""
+    """Raise PrecompiledError if runs cannot be recorded. A run may then have used the hook without a record."""
     store = checks_store.place(settings)
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):
@@ -202,7 +204,7 @@ def describe_graphs(run: Run) -> list[str]:
 
 
 def _of_a_process(process: RunProcess) -> str | None:
-    """A sentence about a process's graphs that do not run code that the daemon compiled; None if all do."""
+    """A sentence about a process's graphs that do not run daemon-compiled code; None if all do."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
     reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}
@@ -270,7 +272,7 @@ def _show(run: Run, summary: misses.Summary) -> None:
 
 
 def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
-    """Explain why a function was traced. ``before``: the traces that the process had made earlier."""
+    """Explain why a function was traced. ``before``: the process's earlier traces."""
     reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
     why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
@@ -307,7 +309,7 @@ def show_cause(cause: Cause, indent: str) -> None:
 
 
 def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows under a title. Equal rows of several ranks are printed once, with their number."""
+    """Print rows under a title. Prints equal rows of several ranks once, with the number of ranks."""
     different = Counter(rows)
     if not different:
         return

@@ -1,7 +1,8 @@
-"""Finds the source lines of a program that set a mode, a setting or an environment variable. Runs none of the source.
+"""Finds the source lines of a program that set a mode, a setting or an environment variable, without running the
+source.
 
-For a `with` block or a decorated function, the frames that led to the trace show whether the call was inside. For any
-other line, it is only known that the line exists. A file that was edited since the trace may no longer have the line.
+For a `with` block or a decorated function, the frames of the trace show whether the call was inside. Any other line is
+only known to exist. If a file was edited since the trace, the line may be missing.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ class Line:
 
 
 def lines(program: ProgramData, cause: Cause, more: Sequence[str] = ()) -> list[Line]:
-    """The lines that may set the cause's mode, setting or variable, at most MAX_LINES; one if the line is certain.
+    """The lines that may set the cause's mode, setting or variable, at most MAX_LINES. A certain line is returned
+    alone.
 
-    ``more``: files to search besides those that the graph comes from.
+    ``more``: files to search in addition to those of the graph's frames.
     """
     if not cause.set_by:
         return []
@@ -61,7 +63,7 @@ def lines(program: ProgramData, cause: Cause, more: Sequence[str] = ()) -> list[
 
 
 def _setters(file: str, kind: str, name: str) -> Iterator[tuple[ast.expr | ast.stmt, tuple[int, int] | None]]:
-    """Nodes of ``file`` that set ``name``. For a block, also its first and last line, otherwise None."""
+    """Nodes of ``file`` that set ``name``, each with the first and last line of its block, or None without a block."""
     tree = _tree(file)
     if tree is None:
         return
@@ -138,7 +140,7 @@ def _last(node: ast.expr) -> str:
 
 @cache
 def _tree(file: str) -> ast.Module | None:
-    """The syntax tree of a user's file; None for other files, and if the file cannot be read or parsed."""
+    """The syntax tree of a user's file; None for other files and for unreadable or invalid ones."""
     if not is_users(file):
         return None
     try:

@@ -55,7 +55,7 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...]) -> Non
     out.result(document, show)
 
 
-# raises=False, since this command may repair an invalid file.
+# raises=False, because this command may repair an invalid file.
 @command("set", raises=False, examples=["precompiled config set mode wait", "precompiled config set workers 4"])
 @click.argument("name", type=_Setting())
 @click.argument("value")
@@ -120,7 +120,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _toml(value: object) -> str:
-    """A value in TOML, whose strings and lists of strings have the same form as in JSON."""
+    """A value in TOML. TOML's strings and lists of strings are written like JSON's."""
     if isinstance(value, tuple):
         return json.dumps([str(item) for item in value], ensure_ascii=False)
     return json.dumps(_plain(value) if value is not None else "", ensure_ascii=False)
@@ -133,7 +133,7 @@ def _plain(value: object) -> object:
 
 
 def _with_unit(settings: Settings, name: str) -> str:
-    """A setting's value in the form that `config set` takes, followed by a readable form of bytes and seconds."""
+    """A setting's value as `config set` takes it, followed by a readable form of bytes and seconds."""
     value = getattr(settings, name)
     if name.endswith("_bytes") and value:
         return f"{value} ({human_bytes(value)})"

@@ -1,4 +1,4 @@
-"""status and cache stats: show the daemon, its workers, the programs that run, and the counters."""
+"""status and cache stats: show the daemon, its workers, the running programs, and the counters."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
 
 
 def _last_states(settings: Settings) -> dict[str, dict[str, Any] | None]:
-    """The last states of the remote and of the farm. None if one is not set up or not installed."""
+    """The last states of the remote and of the farm; None for each that is not set up or installed."""
     installed = {name: entry.get() for name, entry in _STATES.items()}
     return {name: None if part is None else part.last_state(settings) for name, part in installed.items()}
 

@@ -53,7 +53,7 @@ def ls_command(out: Output, settings: Settings) -> None:
             if disk_bytes:
                 click.echo(whole)
             return
-        # Without base stores, this column would be the same in all rows.
+        # Without base stores, all rows of this column would be equal.
         further = ("STORE",) if store.bases else ()
         table(
             ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE", *further),
@@ -213,7 +213,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
 
 
 def _check_removed(store: Store, keys: Sequence[str]) -> None:
-    """Raise StoreError if the store still has files of the keys; without keys, if it still has any."""
+    """Raise StoreError if files of the keys remain in the store; without keys, if any files remain."""
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in keys]
         if left:
@@ -246,7 +246,9 @@ def gc_command(out: Output, settings: Settings) -> None:
 
 
 def open_store(settings: Settings) -> Store:
-    """Open the store. Raises StoreError if it cannot be read or trusted. A store that does not exist is empty."""
+    """Open the store. A store that does not exist is empty. Raises StoreError if the store cannot be read or
+    trusted.
+    """
     store = Store(settings.cache_dir, settings.base)
     try:
         with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):

@@ -24,7 +24,7 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
-# raises=False: with a bad setting, the command runs without precompiled, and the hook in the command reports why.
+# raises=False: with a bad setting, the command runs without precompiled, and the command's hook reports why.
 @command(
     "run",
     raises=False,
@@ -60,13 +60,14 @@ def run_command(
             raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set, but --target needs precompiled on")
         out.note(f"precompiled: PRECOMPILED={variables[SWITCH]} is set, so the command runs without precompiled.")
     if target is not None:
-        # These caches are in the scratch folder, because eviction limits its size. The user's own caches do not change.
+        # The caches for a target are in the scratch folder, so that eviction limits their size. The user's caches do
+        # not change.
         caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
         targets = parts.TARGETS.require()
         variables.update(targets.variables(target, cmd, caches))
         out.note(targets.warning(target))
     for name in ("SIGPIPE", "SIGXFSZ"):
-        # Python ignores these signals and exec inherits that, so `run -- yes | head` would never end.
+        # Python ignores these signals, and exec would pass that on: `run -- yes | head` would never end.
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
@@ -79,7 +80,7 @@ def run_command(
 
 
 def hook_environment(settings: Settings) -> dict[str, str]:
-    """Environment variables for a command with the hook on, and with the directories that were given as flags."""
+    """Environment variables for a command with the hook on, with the directories that were given as flags."""
     variables = python_path.with_hook(os.environ)
     for name in ("cache_dir", "runtime_dir"):
         if settings.origins[name] == "flag":
@@ -118,8 +119,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         )
     changed = pth.write(directory)
     path = directory / pth.NAME
-    # Check the hook in a new interpreter: with --user, for example, the file runs before the .pth files of the
-    # interpreter's own site-packages, through which precompiled may be installed. Other shells lack this PYTHONPATH.
+    # Check the hook in a new interpreter. With --user, for example, the file runs before the interpreter's own .pth
+    # files, through which precompiled may be installed. Other shells lack this PYTHONPATH.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
     found = probe.ask(variables)
     if found.state != "waiting":

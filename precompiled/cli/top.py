@@ -1,4 +1,4 @@
-"""status --watch: a live view of the host. On a terminal it accepts keys, otherwise it prints plain lines."""
+"""status --watch: a live view of the host. It accepts keys on a terminal, and otherwise prints plain lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows and function key
 
 
 def watch(out: Output, settings: Settings, interval: float, once: bool) -> int:
-    """Show programs, graphs, workers and the queue until Ctrl-C; with ``once`` or --json, one view."""
+    """Show programs, graphs, workers and the queue until Ctrl-C. With ``once`` or --json, print one view."""
     rates = view.Rates()
     if out.as_json or once:
         seen = look(settings, rates)
@@ -83,8 +83,7 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
     with _screen():
         seen, next_look = look(settings, rates), time.monotonic() + interval
         while True:
-            # shutil.get_terminal_size() is not used, because it prefers COLUMNS and LINES, which stay the same when the
-            # window changes its size.
+            # Not shutil.get_terminal_size(): it prefers COLUMNS and LINES, which do not change with the window.
             now_size = os.get_terminal_size(sys.stdout.fileno())
             if now_size != size:
                 size, shown = now_size, []
@@ -94,7 +93,7 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
             changed = [at for at, line in enumerate(lines) if at >= len(shown) or shown[at] != line]
             _write("".join(f"\x1b[{at + 1};1H{lines[at]}\x1b[K" for at in changed))
             shown = lines
-            # A key ends the wait at once. A new window size is noticed within a second.
+            # A key ends the wait at once. The loop notices a new window size within a second.
             if select.select([sys.stdin], [], [], max(0.0, min(next_look - time.monotonic(), 1.0)))[0]:
                 for key in _keys():
                     if key in ("q", "\x04") and not choices.typing:
@@ -116,7 +115,7 @@ def _keys() -> Iterator[str]:
 
 @contextmanager
 def _screen() -> Iterator[None]:
-    """Use the terminal's alternate screen, without cursor and line buffering; restores everything at the end."""
+    """Use the terminal's alternate screen without cursor and line buffering. Restores everything at the end."""
     import signal
     import termios
     import tty

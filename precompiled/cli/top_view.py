@@ -2,7 +2,7 @@
 
 The drawing functions use no terminal, no daemon and no clock.
 
-``look`` collects the state, ``screen`` draws it for a size and the user's choices, ``line`` shows it in one line.
+``look`` collects the state. ``screen`` draws it for a size and the user's choices. ``line`` shows it in one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precompiled.store.run_records import Run, way
 SORTS = ("state", "age", "program")
 FILTERS = ("all", "waiting", "not served", "compiled")
 RATE_S = 60.0  # the period over which hits and misses are counted
-# In the order in which the view sorts them.
+# The states in the order in which the view sorts them.
 STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
 STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
 KEYS = "q quit s sort f filter / name c cancel r retry"
@@ -50,7 +50,7 @@ class GraphRow:
 
 @dataclass(frozen=True)
 class Look:
-    """A host's state at one moment. ``status``, ``stats``: the daemon's replies, or None because of ``problem``."""
+    """A host's state at one moment. ``status``, ``stats``: the daemon's replies, or None if ``problem`` is set."""
 
     now: float
     status: dict[str, Any] | None
@@ -68,7 +68,7 @@ class Choices:
     program: str = ""
     typing: str = ""  # what the user is typing: "program", or the prefix of a graph's key to "cancel" or "retry"
     typed: str = ""
-    asked: str = ""  # the action to do for the key ``typed``: "cancel" or "retry"
+    asked: str = ""  # the requested action for the key ``typed``: "cancel" or "retry"
     said: str = ""  # the outcome of that action
 
     def key(self, key: str) -> Choices:
@@ -120,7 +120,7 @@ class Rates:
     def said(self) -> str:
         """Hits and misses of the last minute, or since the first sample.
 
-        With a single sample, all since the daemon's start.
+        With a single sample: all since the daemon's start.
         """
         if not self._seen:
             return "no counts"
@@ -166,7 +166,7 @@ def look(
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
             clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
-    # Add the running jobs of clients that have ended, because the daemon finishes these for the next run.
+    # Add running jobs of ended clients: the daemon finishes these for the next run.
     known = {graph.key for graph in graphs}
     began = {worker["job"]: now - worker["job_s"] for worker in workers if worker["job"]}
     names = {job.key: job.name for job in jobs}
@@ -186,7 +186,7 @@ def _why(graph: Mapping[str, object]) -> str:
     return str(graph.get("reason") or graph.get("source") or "")
 
 
-# ---------------------------------------------------------------- chosen
+# ---------------------------------------------------------------- choice of rows
 
 
 def _chosen(graphs: Sequence[GraphRow], choices: Choices) -> list[GraphRow]:
@@ -209,13 +209,13 @@ def _number(rank: str) -> int:
     return int(rank.partition("/")[0] or 0)
 
 
-# ---------------------------------------------------------------- drawn
+# ---------------------------------------------------------------- drawing
 
 
 def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, *, colour: bool) -> list[str]:
-    """At most ``rows`` lines of at most ``columns`` characters.
+    """Draw at most ``rows`` lines of at most ``columns`` characters.
 
-    The clients get a third of the space, the graphs the rest.
+    The clients get a third of the space, and the graphs the rest.
     """
     head = _head(seen, rates)
     clients = [item for item in seen.clients if choices.program in item.program]
@@ -258,7 +258,7 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
             none="no graphs",
         ),
     ]
-    # Names come from programs and must not contain control sequences for the terminal.
+    # Names come from programs, so remove control sequences for the terminal.
     lines = ["".join(char if char.isprintable() else "?" for char in line)[:columns] for line in lines]
     lines = lines[: rows - 1] + [""] * max(0, rows - 1 - len(lines))
     if choices.typing == "program":
@@ -321,7 +321,7 @@ def _workers(seen: Look) -> list[str]:
             if (job := jobs.get(worker["pid"])) is not None and job.key == worker["job"]:
                 now += job.said()
         done = format_count(worker["jobs_done"], "job")
-        # The state comes first, since a narrow window cuts off the rest.
+        # The state comes first, because a narrow window cuts off the end.
         lines.append(
             f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
             f"{human_bytes(worker['rss_bytes'])})"
@@ -359,7 +359,7 @@ def _cell(text: str, width: int, right: bool) -> str:
 
 
 def _coloured(line: str) -> str:
-    """Colour the states, and make headings bold. The colours carry no further information."""
+    """Colour the states, and make headings bold. Colours only repeat the text."""
     for state, style in STYLES.items():
         if line.startswith(state + " "):
             return f"\x1b[{style}m{state}\x1b[0m{line[len(state) :]}"

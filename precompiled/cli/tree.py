@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precompiled import parts
 
-# The help shows these sections, and the commands of each, in this order.
+# The help's sections and their commands, in order.
 SECTIONS = {
     "Use it": ("run", "enable", "disable", "watch", "bake"),
     "See what it does": ("status", "explain", "timeline", "doctor"),
@@ -22,7 +22,7 @@ GROUPS = {
     "farm": "Show the Ray cluster that compiles for this host.",
     "tools": "Tuning, traces, metrics, package files, shell completion.",
 }
-# A group that is called without one of its commands runs this one.
+# The command that runs when a group is called without a command.
 DEFAULTS = {"config": "show"}
 # Maps each command to its module below precompiled, in the order of the help. The module defines `<last word>_command`.
 # A command of a part that is not installed does not exist.
@@ -68,7 +68,7 @@ COMMANDS = {
     "tools package": "cli.package",
     "tools completion": "cli.completion",
 }
-# Maps each old name to the new name. The old names are those of versions up to 0.1, and work in one more version.
+# Maps each old name (of versions up to 0.1) to the new name. Old names work in one more version.
 RENAMED = {
     "start": "daemon start",
     "stop": "daemon stop",
@@ -93,7 +93,7 @@ RENAMED = {
     "package": "tools package",
     "completion": "tools completion",
 }
-# Maps words that users of other tools may try to the command to suggest.
+# Maps words of other tools to the command to suggest.
 SYNONYMS = {
     "on": "enable",
     "off": "disable",
@@ -140,7 +140,7 @@ def _is_old_name(name: str) -> bool:
 
 
 def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
-    """The old name that a command line begins with ("" if none), and the line with the new name."""
+    """The old name at the start of a command line ("" if none), and the line with the new name."""
     for words in (2, 1):
         old = " ".join(arguments[:words])
         if _is_old_name(old):
@@ -149,7 +149,7 @@ def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def suggestion(group: str, name: str) -> str:
-    """The command that a user may have meant by an unknown name in ``group``; "" if none is similar."""
+    """The command that a user may have meant by an unknown name in ``group``; "" if no name is similar."""
     from difflib import get_close_matches  # only errors need this import
 
     if not group and name in SYNONYMS:

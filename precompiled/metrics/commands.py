@@ -1,6 +1,6 @@
 """tools metrics: the numbers of `status` and `cache stats` for Prometheus, served, written to a file, or printed once.
 
-The command is a separate process because the system daemon has no network access, and must not parse HTTP as root.
+The command is a separate process, because the system daemon has no network access and must not parse HTTP as root.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Host:
         return families(look(self._settings, Rates()), state)
 
     def describe(self) -> list[object]:
-        return []  # otherwise registering would call collect()
+        return []  # otherwise the registration would call collect()
 
 
 @command("metrics", examples=["precompiled tools metrics --listen 9464", "precompiled tools metrics --textfile p.prom"])
@@ -187,7 +187,7 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
 
 
 def _remove_socket(path: Path) -> None:
-    """Remove the socket that a killed process has left. Removes nothing but sockets."""
+    """Remove the socket that a killed process left. Removes only sockets."""
     with suppress(OSError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             path.unlink()

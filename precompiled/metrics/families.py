@@ -1,6 +1,6 @@
-"""All metrics: their names, meanings and sources. The page docs/guides/seeing.md lists the same names.
+"""All metrics: their names, meanings and sources. docs/guides/seeing.md lists the same names.
 
-Turns the documents of `status`, `cache stats` and the remote's helper into prometheus_client's families. Makes no
+Converts the documents of `status`, `cache stats` and the remote's helper into prometheus_client's families. Makes no
 requests.
 """
 
@@ -23,8 +23,8 @@ PREFIX = "precompiled_"
 class Row:
     """A metric.
 
-    ``field``: the field of a reply that has the metric's value. ``label``: if the value is a table, the Prometheus
-    label for the table's keys. ``counts``: whether the metric is a counter, not a gauge.
+    ``field``: the reply's field with the metric's value. ``label``: if the value is a table, the Prometheus label for
+    the table's keys. ``counts``: whether the metric is a counter instead of a gauge.
     """
 
     name: str
@@ -89,14 +89,14 @@ WORKER_STATES = ("starting", "idle", "busy", "stopping")
 
 
 def names() -> set[str]:
-    """The names of all metrics, as they are scraped."""
+    """The names of all metrics, as Prometheus scrapes them."""
     return {f"{PREFIX}{row.name}{'_total' * row.counts}" for row in (*STATS, *STATUS, *REMOTE, *MORE)}
 
 
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     """All metric families that have values.
 
-    Without a daemon these are `up` (0), and the clients that the store records.
+    Without a daemon, these are `up` (0) and the clients in the store's records.
     """
     more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])

@@ -73,7 +73,7 @@ class Puts:
         return False
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Try each fresh item once. Returns whether all were tried in time."""
+        """Try each queued item once, including failed ones. Returns whether all were tried in time."""
         with self._state:
             self._fresh.extendleft(reversed(self._again))
             self._again.clear()

@@ -11,10 +11,10 @@ from precompiled.remote.errors import ObjectRejected, RemoteError
 
 
 class Trust(Protocol):
-    by: str  # the id in objects that this host puts; "" if it may put no objects
+    by: str  # the id in objects that this host puts; "" if it puts none
 
     def believes(self, by: str) -> bool:
-        """Whether this host may trust objects whose name contains this id, so that it should read them."""
+        """Whether this host may trust objects whose name contains this id, and so should read them."""
 
     def check(self, envelope: Envelope) -> None:
         """Raise ObjectRejected unless the envelope is trusted."""

@@ -1,4 +1,4 @@
-"""Shows where the time of a program's start went, from the records of clients and workers in the store.
+"""Shows how a program's start spent its time, from the store's records of clients and workers.
 
 - ``facts``: reads the store.
 - ``start``: assigns each second of a process's start to an activity.

@@ -26,7 +26,7 @@ from precompiled.timeline.facts import Facts, gather
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 LAST = "last"
-# The trace begins this much earlier, to include the start of the daemon and of its worker.
+# Seconds by which the trace begins earlier, to include the start of the daemon and of its worker.
 BEFORE_S = 1.0
 
 
@@ -113,9 +113,9 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the command, and return its exit status as a shell reports it.
+    """Wait for the command. Returns its exit status as a shell reports it.
 
-    Ctrl-C ends only the command, so that the page is still written.
+    Ctrl-C ends only the command, so that the page is written.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -8,7 +8,7 @@ Rows:
 - for the remote, the fetches by workers, and each request.
 
 Arrows lead from the submit of a graph, over the queue and the job, to the load of its artifact. ``args.id`` is the
-graph's id. It is also the job's id if the graph was the first to submit that job.
+graph's id. The job of the first graph that submits it has the same id.
 
 Slices of a row must nest. Format: the document "Trace Event Format" of Chromium's catapult project.
 """
@@ -25,7 +25,7 @@ from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.version import VERSION
 
-MAX_PID = 1 << 22  # the kernel's limit; rows that are not processes have higher numbers
+MAX_PID = 1 << 22  # the kernel's limit; rows without a process have higher numbers
 DAEMON, REMOTE = MAX_PID + 1, MAX_PID + 2
 Event = dict[str, Any]
 
@@ -40,7 +40,7 @@ def trace(facts: Facts) -> dict[str, object]:
     made.remote()
     made.queue()
     made.arrows()
-    # Time starts at the first slice: something already in progress began before ``facts.began``.
+    # Time starts at the first slice, because a slice may begin before ``facts.began``.
     first = min((event["ts"] for event in made.events if event["ph"] == "X"), default=0.0)
     for event in made.events:
         if event["ph"] != "M":
@@ -55,7 +55,7 @@ class _Trace:
         self._facts = facts
         self._pids: set[int] = set()
         self._fetches: list[tuple[RecordedJob, Span]] = []
-        # Slices that arrows connect. ``_sent`` and ``_loaded`` map a graph's id to its client's submit and loads,
+        # The slices that arrows connect. ``_sent`` and ``_loaded`` map a graph's id to its client's submit and loads.
         # ``_jobs`` maps id(job) to the job's slices.
         self._sent: dict[str, Event] = {}
         self._loaded: dict[str, list[Event]] = {}
@@ -90,7 +90,7 @@ class _Trace:
         return event
 
     def _rows(self, pid: int, name: str, times: Sequence[tuple[float, float]], below: int = 0) -> list[int]:
-        """Assign a row to each of these times: the first row that is free then. Row numbers start above ``below``."""
+        """Assign each of these times to a row: the first free one. Row numbers start above ``below``."""
         until: list[float] = []
         found = [0] * len(times)
         for at in sorted(range(len(times)), key=lambda at: times[at]):
@@ -198,7 +198,7 @@ class _Trace:
         if not found:
             return
         self._process(DAEMON, "daemon", 500)
-        ended: dict[str, float] = {}  # the last end of a job that runs again
+        ended: dict[str, float] = {}  # the last end of a repeated job
         times = []
         found.sort(key=lambda job: job.began)
         for job in found:
@@ -215,15 +215,15 @@ class _Trace:
             for graph in process.graphs.values():
                 job = self._facts.job_of(graph)
                 slices = [self._sent[graph["id"]]] if graph["id"] in self._sent else []
-                # A graph without a submit was not in the queue: its artifact was compiled before its lookup.
+                # A graph without a submit was not queued: its artifact existed before its lookup.
                 slices += (self._jobs[id(job)] if slices else self._jobs[id(job)][-1:]) if job is not None else []
                 slices += self._loaded.get(graph["id"], [])[:1]
                 number += self._arrow(number + 1, graph["id"], slices)
 
     def _arrow(self, number: int, id: str, slices: list[Event]) -> bool:
-        """Add an arrow that touches each slice near its beginning, where no inner slice is.
+        """Add an arrow that touches each slice near its beginning, where there is no inner slice.
 
-        A process that joins a running job reaches the job's slice later, and was never in the queue.
+        A process that joins a running job reaches the job's slice later, and was never queued.
         """
         points: list[tuple[float, Event]] = []
         for event in slices:
@@ -246,7 +246,7 @@ class _Trace:
                 "args": {"id": id},
             }
             if arrow["ph"] == "f":
-                arrow["bp"] = "e"  # the arrow ends in the enclosing slice, not in the next one
+                arrow["bp"] = "e"  # the arrow ends in the enclosing slice instead of the next slice
             self.events.append(arrow)
         return True
 
@@ -264,9 +264,9 @@ def _about(graph: dict[str, Any]) -> dict[str, object]:
 
 
 def nest_spans(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """Begin and end of each span, adjusted so that the spans of a thread nest.
+    """Begin and end of each span, adjusted so that a thread's spans nest.
 
-    The times come from two clocks, so a span may seem to outlast the enclosing one by some microseconds. Its end is
+    The times come from two clocks, so a span may seem to outlast its enclosing span by some microseconds. Its end is
     then cut off.
     """
     found = list(spans)

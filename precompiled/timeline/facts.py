@@ -34,9 +34,9 @@ class Facts:
     requests: list[RemoteRequest] = field(default_factory=list)
 
     def job_of(self, graph: dict[str, Any]) -> RecordedJob | None:
-        """The job whose artifact a graph runs: the graph's own job, else the last job with its key before its load."""
+        """The job whose artifact a graph runs: the graph's own job, or the last job with its key before its load."""
         loaded = max((span.began for span in run_records.spans_of(graph) if span.what == LOAD), default=self.now)
-        # Several jobs may have one id, because a worker died or another host held the lease.
+        # Several jobs have one id if a worker died or another host held the lease.
         own = self._jobs.get(graph["id"])
         same = [
             job
@@ -47,7 +47,7 @@ class Facts:
 
     @cached_property
     def _jobs(self) -> dict[str, list[RecordedJob]]:
-        """Map the id and the key of each job to the jobs with that id or key. The formats of ids and keys differ."""
+        """Map each id and each key to its jobs. Ids and keys have different formats."""
         found: dict[str, list[RecordedJob]] = {}
         for worker in self.workers:
             for job in worker.jobs:
@@ -57,7 +57,7 @@ class Facts:
 
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], bool] = lambda process: True) -> Facts:
-    """Read what happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
+    """Read the facts from ``since`` to ``now`` about the processes that are ``chosen``, from the store at ``root``."""
     known = run_records.processes(root)
     traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
     processes = [process for process in known if chosen(process) and end_of(process, now) >= since]
@@ -70,7 +70,7 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], 
 
 
 def end_of(process: RunProcess, now: float) -> float:
-    """Return the time at which a process ended or last wrote a record; ``now`` if it is running."""
+    """Return when a process ended or last wrote a record; ``now`` if it is running."""
     if process.is_alive:
         return now
     return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
@@ -83,7 +83,7 @@ def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]
 
 
 def swap_time(graph: Mapping[str, object]) -> float | None:
-    """Return the time at which a graph's compiled code was ready (its last load or compile in process), or None."""
+    """Return when a graph's compiled code was ready (its last load or compile in process), or None."""
     if graph.get("state") not in ("compiled", "bypassed"):
         return None
     ends = [span.ended for span in run_records.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
@@ -91,5 +91,5 @@ def swap_time(graph: Mapping[str, object]) -> float | None:
 
 
 def miss_time(graph: Mapping[str, object]) -> float | None:
-    """Return the time at which a graph was submitted, to run eager until its artifact is ready. None if it was not."""
+    """Return when a graph was submitted, to run eager until its artifact is ready. None if it was not submitted."""
     return min((span.began for span in run_records.spans_of(graph) if span.what == SUBMIT), default=None)

@@ -70,7 +70,7 @@ def _of(item: Start, facts: Facts) -> list[str]:
 
 
 def first_result(item: Start) -> float | None:
-    """Return the time at which the program began its first step, eager or compiled. None if it had no step."""
+    """Return when the program began its first step, eager or compiled. None if it had no step."""
     return next((at for name, at, _ in item.sections if name in ("eager steps", "compiled steps")), None)
 
 

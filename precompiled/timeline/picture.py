@@ -1,4 +1,4 @@
-"""Draws bars of sections, one below the other, as an SVG picture with a legend: where every second went."""
+"""Draws bars of sections, one below the other, as an SVG picture with a legend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-# In the order of a start, which is also the order of the legend.
+# In the order of a start and of the legend.
 COLOURS = {
     "Python, and the hook": "#bbbbbb",
     "import torch": "#999999",
@@ -46,7 +46,7 @@ MAX_TICKS = 12
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. ``mark`` is the position, in seconds, of a line across the bar; None: no line."""
+    """One bar. ``mark`` is the position, in seconds, of a line across the bar, or None."""
 
     title: str
     sections: Sequence[Section]
@@ -64,7 +64,7 @@ def in_order(parts: Iterable[tuple[str, float]], begin: float = 0.0) -> list[Sec
 
 
 def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
-    """The picture. ``axis`` says from which moment the seconds count."""
+    """The picture. ``axis`` describes the moment from which the seconds count."""
     end = max([at + seconds for bar in bars for _, at, seconds in bar.sections], default=1.0) or 1.0
     used = list(dict.fromkeys(name for bar in bars for name, _, _ in bar.sections))
     names = [name for name in COLOURS if name in used] + [name for name in used if name not in COLOURS]

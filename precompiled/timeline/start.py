@@ -1,6 +1,6 @@
 """Assigns each second of a process's start to an activity, and estimates the same start with plain torch.compile.
 
-A start ends when no graph is pending any more. Time that no span covers belongs to the program: imports and data before
+A start ends when no graph is pending any longer. Time without a span belongs to the program: imports and data before
 the first graph, steps after it.
 """
 
@@ -64,8 +64,7 @@ def _end(sections: Sequence[Section]) -> float:
 
 def start(process: RunProcess, facts: Facts) -> Start:
     spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)]
-    # The thread of the earliest span is the program's main thread. Another thread loads swapped artifacts while the
-    # program runs its steps.
+    # The thread of the earliest span is the main thread. Another thread loads swapped artifacts while the program runs.
     thread = min(spans, key=lambda span: span.began).thread if spans else process.pid
     mine = [span for span in spans if span.thread == thread]
     first = min((span.began for span in mine), default=process.began)
@@ -96,7 +95,7 @@ def _before(process: RunProcess, began: float, first: float) -> list[Section]:
 def _covered(
     spans: Sequence[Span], first: float, end: float, eager: Sequence[tuple[float, float]]
 ) -> list[tuple[str, float, float]]:
-    """The activity at each moment from ``first`` to ``end``: the innermost span, else steps.
+    """The activity at each moment from ``first`` to ``end``: the innermost span, or steps without a span.
 
     Sections do not overlap.
     """
@@ -110,7 +109,7 @@ def _covered(
     )
     coming = sorted(spans, key=lambda span: (span.began, -span.seconds), reverse=True)
     eager_coming = sorted(eager, reverse=True)
-    inside: list[Span] = []  # in the order in which they begin: the innermost span is the last
+    inside: list[Span] = []  # in order of their begin, so the innermost span is the last
     eager_until = first
     found: list[tuple[str, float, float]] = []
     for at, until in pairwise(edges):
@@ -160,7 +159,7 @@ def by_name(sections: Sequence[Section]) -> dict[str, float]:
 
 
 def worker_sections(worker: RecordedWorker, began: float, now: float) -> list[Section]:
-    """List what a worker did after ``began``: its start, and the phases of its jobs."""
+    """List a worker's activities after ``began``: its start, and the phases of its jobs."""
     found: list[Section] = []
     if worker.ready > began:
         at = max(worker.launched, began)
@@ -175,7 +174,7 @@ def worker_sections(worker: RecordedWorker, began: float, now: float) -> list[Se
 
 
 def queue_sections(facts: Facts, began: float) -> list[Section]:
-    """The daemon's queue, from a job's submit until a worker takes the job. Overlapping waits are merged."""
+    """The daemon's queue, from a job's submit until a worker takes the job. Merges overlapping waits."""
     found: list[Section] = []
     for job in sorted((job for worker in facts.workers for job in worker.jobs), key=lambda job: job.queued):
         at = max([job.queued, began, *(at + seconds + began for _, at, seconds in found[-1:])])

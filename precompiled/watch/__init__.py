@@ -1,4 +1,4 @@
-"""The command `watch`, and the code that a watch runs in a process of its own (docs/guides/watch.md).
+"""The command `watch`, and the code that runs in the processes of a watch (docs/guides/watch.md).
 
 The watcher itself is ``precompiled.service.watch``.
 """

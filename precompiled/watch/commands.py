@@ -29,7 +29,7 @@ ERROR_LINES = 30  # lines of a traceback that the live view shows
 
 
 class _WithCommand(Command):
-    """Takes the arguments after ``--`` as the command to run, not as names of entry points."""
+    """Takes the arguments after ``--`` as the command to run, not as entry points."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -134,11 +134,11 @@ def watch_command(
     return _look_on(out, settings, set(ids), once)
 
 
-# ---------------------------------------------------------------- what is registered
+# ---------------------------------------------------------------- targets
 
 
 def _check_module(name: str, directory: str) -> None:
-    """Raise PrecompiledError if no module of this name is found from ``directory``. Imports nothing."""
+    """Raise PrecompiledError if ``directory`` has no module of this name. Imports nothing."""
     before, path = list(sys.path), None
     sys.path[:0] = [directory]
     try:
@@ -286,7 +286,7 @@ def _list(out: Output, settings: Settings) -> None:
 
 
 def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
-    """Show every change until Ctrl-C; with ``once``, until all targets are ready or failed."""
+    """Show every change until Ctrl-C. With ``once``, stop when each target is ready or failed."""
     view: Callable[[wire.WatchesReply, str], None]
     close: Callable[[], None]
     view, close = _json_lines() if out.as_json else _live() if sys.stdout.isatty() else _plain_lines()

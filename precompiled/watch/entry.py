@@ -1,8 +1,7 @@
 """``python -m precompiled.watch.entry pkg.module:factory``: capture the graphs of entry points. The watcher runs it.
 
-The capture uses fake tensors first. If the factory or its callables cannot run with fake tensors, the process restarts
-itself (exec) with ``--real``. It must restart because real tensors must not be mixed with objects that hold fake
-tensors.
+The capture first uses fake tensors. If the factory or its callables cannot run with fake tensors, the process restarts
+itself (exec) with ``--real``. Without the restart, objects with fake tensors would mix with real tensors.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     except _NotWithFakes as error:
         recorder.flush()
         _again_with_real_tensors(options.target, str(error))
-    except BaseException as error:  # noqa: BLE001 - SystemExit too: a module that exits when it is imported has captured nothing
+    except BaseException as error:  # noqa: BLE001 - includes SystemExit, since a module may exit during its import
         missing = _missing_module_files(error)
         recorder.flush()
         recorder.tell(
@@ -106,7 +105,7 @@ def _run(factory: Callable[[], object], compile: bool) -> None:
     """Call the factory's callables with their example inputs, so that Dynamo traces them."""
     import torch
 
-    # Keyed by identity: pairs with the same callable are calls of one compiled function, as in a run.
+    # Keyed by identity: pairs with the same callable are calls of one compiled function.
     compiled: dict[int, tuple[Any, Any]] = {}
     for function, examples in _pairs(factory()):
         known = compiled.get(id(function))
@@ -125,7 +124,9 @@ def _compiled(torch: ModuleType, function: object) -> Any:
 
 
 def _pairs(made: object) -> Iterator[tuple[object, object]]:
-    """Yield the pairs of a factory's result: one pair, several, or a generator, whose pairs run one by one."""
+    """Yield the pairs of a factory's result: one pair, several, or a generator's. A generator's pairs run one by
+    one.
+    """
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         made = [made]
     if isinstance(made, (str, bytes)) or not hasattr(made, "__iter__"):
@@ -165,7 +166,7 @@ def _again_with_real_tensors(target: str, why: str) -> NoReturn:
 
 
 def _missing_module_files(error: BaseException) -> list[str]:
-    """The files in which a missing module would be: the user may save it at any moment."""
+    """The files that would define a missing module: the user may save them at any moment."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return []
     parts = error.name.split(".")
@@ -178,7 +179,7 @@ def _missing_module_files(error: BaseException) -> list[str]:
 
 
 def _trimmed(error: BaseException) -> str:
-    """The traceback for the user, without our own frames at its top."""
+    """The traceback for the user, without precompiled's frames at its top."""
     frames = error.__traceback__
     while frames is not None and (
         os.path.dirname(frames.tb_frame.f_code.co_filename) == _HERE
@@ -197,5 +198,5 @@ if __name__ == "__main__":
         status = main(sys.argv[1:])
         sys.stdout.flush()
         sys.stderr.flush()
-    # All messages are sent. Shutting the interpreter down takes as long as a small capture.
+    # All messages are sent. A shutdown of the interpreter would take as long as a small capture.
     os._exit(status)

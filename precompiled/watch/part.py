@@ -1,4 +1,4 @@
-"""Implements parts.WatchProtocol: the functions of this part that other code calls."""
+"""Implements parts.WatchProtocol: the functions of watch mode that other code calls."""
 
 from __future__ import annotations
 

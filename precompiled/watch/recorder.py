@@ -1,19 +1,19 @@
-"""Reports to the watcher each graph that a process of watch mode captures, and the sources that the process has read.
+"""Reports to the watcher each graph that a capture's process traces, and the sources that the process has read.
 
 The hook (in a recorded run) or entry.py starts the recorder before the user's modules are imported. Each message is one
 datagram with JSON, sent to a Unix socket in the daemon's runtime directory. An environment variable tells each process
 of the capture the socket's path::
 
-    {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
-    {"event": "files", "files": {path: digest}}      sources that were read; sent with each graph and at the end
+    {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before its submit
+    {"event": "files", "files": {path: digest}}      sources that were read; with each graph and at the end
     {"event": "written", "path"}                     a file that is opened for writing
     {"event": "packages", "functions"}               functions whose packages were written so far
     {"event": "rejected", "id", "code", "message"}   the daemon rejected a submit
-    {"event": "settled"}                             a run's first steps are captured, and everything is submitted
+    {"event": "settled"}                             a run's first steps are captured, and all graphs submitted
     {"event": "done", "ok", "error", ...}            the end of an entry point
 
-A source's digest is taken from the bytes that were compiled. Bytecode caches are not used for user modules: Python
-accepts a cached module for a new source if both have the same size and were saved in the same second.
+A source's digest is computed from the compiled bytes. User modules are loaded without bytecode caches. Python would use
+a stale cache if the new source has the same size and was saved in the same second.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 DATAGRAM_BYTES = 32 << 10  # bytes of paths per datagram; Linux allows 200 KiB by default
 ERROR_CHARS = 8000
-ACCEPT_S = 60.0  # seconds for which the end of a capture waits until the daemon has accepted all submitted graphs
+ACCEPT_S = 60.0  # seconds for which a capture's end waits until the daemon has accepted all submitted graphs
 TELL_S = 5.0
 MAX_WRITTEN = 10_000
 MAX_FUNCTIONS = 200
 LOOK_S = 0.05
-# A run without optimizer steps counts as captured after this many seconds without a new graph, or after twice the
-# time from the first to the last graph if that is longer.
+# A run without optimizer steps counts as captured after this many seconds without a new graph. If twice the time from
+# the first to the last graph is longer, that time counts.
 QUIET_S = 5.0
-# A run with slow steps counts as captured after this many seconds without a new graph, if it has made a step.
+# A run that has made a step counts as captured after this many seconds without a new graph, even if its steps are slow.
 QUIET_BETWEEN_STEPS_S = 20.0
 KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
 
 
 def begin() -> Recorder | None:
-    """Begin to record, once, if the environment says that this is a capture. Returns this process's recorder."""
+    """Begin to record, once, if the environment marks this process as a capture. Returns the process's recorder."""
     found = PROCESS.recorder
     described = os.environ.get(CAPTURE_VARIABLE)
     if found is None and described:
@@ -67,12 +67,12 @@ def begin() -> Recorder | None:
 
 
 class Recorder:
-    """Records the files and graphs of a capture. Thread-safe. Raises nothing into the user's program."""
+    """Records the files and graphs of a capture. Thread-safe. Raises no errors into the user's program."""
 
     def __init__(self, token: str, steps: int, path: str) -> None:
         self._token, self._wanted_steps, self._path = token, steps, path
         self._lock = threading.RLock()  # an audit hook may run at any point
-        self._files: dict[str, str] = {}  # paths that were read and are not sent yet
+        self._files: dict[str, str] = {}  # read paths that are not sent yet
         self._known: set[str] = set()
         self._written: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -104,10 +104,10 @@ class Recorder:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        """Record sources that belong to no module (those of torch.utils.cpp_extension), and files that the run writes.
+        """Record files that the run writes, and sources without a module (those of torch.utils.cpp_extension).
 
-        A log file on the run's command line, for example, would otherwise count as a source: each capture would then
-        cause another capture.
+        A written log file on the run's command line, for example, would otherwise count as a source. Each capture would
+        then cause another capture.
         """
         if event != "open" or not isinstance(args[0], str):
             return
@@ -116,7 +116,7 @@ class Recorder:
             path = os.path.abspath(path)
             if len(self._written) < MAX_WRITTEN and path not in self._written and is_users(path):
                 self._written.add(path)
-                # Report the path before the file has content, so that the watcher does not take the file for a source.
+                # Report the path before the file has content, so that the watcher does not treat it as a source.
                 self.tell("written", path=path)
         elif path.endswith(KERNEL_SOURCES) and is_users(path):
             with self._lock:
@@ -183,7 +183,7 @@ class Recorder:
             self._thread.start()
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
-        """Take the daemon's reply to a submit."""
+        """Handle the daemon's reply to a submit."""
         kind = type(reply).__name__  # an import of wire would import msgspec
         if kind in ("Accepted", "Rejected"):
             self._unanswered.discard(reply.id)  # type: ignore[union-attr]
@@ -208,7 +208,7 @@ class Recorder:
                 return self._steps >= self._wanted_steps or (self._steps > 0 and quiet > QUIET_BETWEEN_STEPS_S)
             return quiet > max(QUIET_S, 2 * (self._last - self._first))
 
-    # ------------------------------------------------ telling
+    # ------------------------------------------------ messages
 
     def flush(self) -> None:
         """Wait until the daemon has accepted all submits, then send the files and packages to the watcher."""
@@ -217,11 +217,11 @@ class Recorder:
             kept = [report.name for report in packages.reports if report.state == "recorded" and report.guards]
             self.tell("packages", functions=sorted(set(kept))[:MAX_FUNCTIONS])
         taken = PROCESS.session.flush(ACCEPT_S) if PROCESS.session is not None else None
-        if taken is not None:  # without a daemon the watcher is about to end as well
+        if taken is not None:  # without a daemon, the watcher is about to end
             until = time.monotonic() + (TELL_S if taken else 0.0)
             while self._unanswered and time.monotonic() < until:
                 time.sleep(0.01)  # the connection counts a reply shortly before it calls on_reply
-            # The daemon's queue was full all the time, and no submit is repeated after this process ends.
+            # The daemon's queue stayed full, and submits are not repeated after this process ends.
             for id in list(self._unanswered):
                 message = f"the daemon did not take it in {ACCEPT_S:g} s: save again later"
                 self.tell("rejected", id=id, code="not-accepted", message=message)
@@ -245,7 +245,7 @@ class Recorder:
     def tell(self, event: str, **values: Any) -> None:
         data = json.dumps({"token": self._token, "pid": os.getpid(), "event": event, **values}).encode()
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            # If the watcher is gone, the guard process that watches over this capture is about to end it
+            # Without a watcher, the guard process of this capture is about to end it
             sock.sendto(data, self._path)
 
     def after_fork(self) -> None:
