@@ -3,7 +3,9 @@
 ::
 
     helper -> {"wait_s", "arguments"}         at once, on each connection; the peer need not wait
-    peer   -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py). With {"compile"} it holds the key's lease until the connection ends, or one of these comes on the connection:
+    peer   -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py). With
+                                              {"compile"} it holds the key's lease until the connection ends, or
+                                              one of these comes on the connection:
               {"do": "put", "key", "slot"}    helper -> {}; then it puts the artifact and ends the lease
               {"do": "failed"}                helper -> {}
               {"do": "turn", "key", "courier": true}    (from a courier: does the farm have the job, or take it?)

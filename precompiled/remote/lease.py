@@ -9,9 +9,12 @@ If several hosts lack a key's artifact, one host takes the lease and compiles. T
 - ``by`` is the id of the holder's key. Hosts that trust this key wait.
 - ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists. So a lease has one holder.
 - A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Hosts do not read the content.
-- A lease is *dead* for a host that has seen no change of its size for ``ttl_s`` seconds. That host creates the next lease. So the clocks of two hosts are never compared.
-- A holder that finds a higher fence stops. If the holder puts an artifact nevertheless, the remote has one more object for the same variant. This is harmless.
-- A lease is *empty* if its holder could not compile. Every host then compiles the key itself. When a host with the same signer puts the artifact, it removes the lease.
+- A lease is *dead* for a host that has seen no change of its size for ``ttl_s`` seconds. That host creates the next
+  lease. So the clocks of two hosts are never compared.
+- A holder that finds a higher fence stops. If the holder puts an artifact nevertheless, the remote has one more object
+  for the same variant. This is harmless.
+- A lease is *empty* if its holder could not compile. Every host then compiles the key itself. When a host with the same
+  signer puts the artifact, it removes the lease.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Puts run in the order of the requests. If the remote fails, they are repeated.
 - An item that was not tried yet is *fresh*, and is tried at once.
 - A failed item is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
 - An item that is KEPT_S old is given up.
-- A list of a program's objects is put after all items that were added earlier, because it must name only objects in the remote.
+- A list of a program's objects is put after all items that were added earlier, because it must name only objects in the
+  remote.
 """
 
 from __future__ import annotations

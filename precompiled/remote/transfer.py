@@ -243,7 +243,8 @@ class Transfer:
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
         """Put all objects that this store has made since ``since`` (seconds since the epoch) into the remote.
 
-        - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries that need no other artifacts.
+        - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries
+          that need no other artifacts.
         - ``packages``: whether to put package entries. By default, they are put if ``keys`` is empty.
 
         Returns the number of new objects.
