@@ -1,4 +1,4 @@
-"""``python -m precompiled.service``: run the daemon, in the foreground or detached (how clients start it).
+"""``python -m precompiled.service``: run the daemon, in the foreground or detached (as clients start it).
 
 Exit status: 0 after a requested stop, or if another daemon runs already (with --ready-fd); 1 failed; 2 wrong use.
 """
@@ -95,7 +95,7 @@ def _log_to_file(settings: config.Settings) -> None:
 
 
 def _point_output_at(path: Path) -> None:
-    """Redirect stdout and stderr to the log file: the interpreter and the watcher write there."""
+    """Redirect stdout and stderr to the log file, for output of the interpreter and the watcher."""
     log = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for target in (1, 2):
         os.dup2(log, target)
@@ -103,7 +103,7 @@ def _point_output_at(path: Path) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the descriptor limit. Each client holds one; the usual limit of 1,024 serves programs that use select()."""
+    """Raise the descriptor limit. Each client needs one; the usual limit of 1,024 protects programs with select()."""
     import resource
     from contextlib import suppress
 
@@ -125,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_demand = ready_fd >= 0
     if on_demand:
         try:
-            os.set_inheritable(ready_fd, False)  # the starter waits until every copy is closed, also a worker's
+            # no worker may inherit it: the starter waits until every copy is closed
+            os.set_inheritable(ready_fd, False)
         except OSError:
             _say(f"precompiled: --ready-fd {ready_fd} is not open")
             return 2
@@ -146,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if detach:
         _detach()
-    os.chdir("/")  # a file system that is some process's working directory cannot be unmounted
+    os.chdir("/")  # a file system with a process's working directory cannot be unmounted
     os.umask(0o022 if system else 0o077)
     return _serve(settings, system, detach, on_demand, report)
 
@@ -158,7 +159,7 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
     from precompiled.service import daemon, journal, notify
     from precompiled.service.log_lines import LineFormatter
 
-    # The journal adds the time to every line. The variable is removed, or a worker would treat its own stderr as the
+    # The journal adds the time to every line. Remove the variable: otherwise a worker would treat its stderr as the
     # journal.
     if journal.is_stderr(os.environ.pop("JOURNAL_STREAM", "")):
         handler: logging.Handler = journal.JournalHandler()
@@ -181,8 +182,8 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
         try:
             return daemon.serve(settings, system=system, notifier=notifier, on_ready=ready)
         except daemon.AlreadyRunning as error:
-            # A daemon takes its lock before it binds its socket. So report to the starter only once clients can
-            # connect, and take over if the other daemon was about to exit.
+            # The daemon with the lock may not have bound its socket yet, or may be about to exit. So report to the
+            # starter once clients can connect, or take over.
             from precompiled.client.daemon_link import daemon_reachable
 
             reachable = daemon_reachable(settings)

@@ -15,7 +15,7 @@ GIB = 1 << 30
 CORES_PER_SLOT = 4
 MAX_SLOTS = 16
 COMPILE_BYTES = 4 * GIB  # resident memory of a large graph's compile
-SPARE_BYTES = 16 << 20  # what the daemon needs besides messages and graphs
+SPARE_BYTES = 16 << 20  # memory that the daemon needs besides messages and graphs
 IDLE_WORKER_BYTES = 1 * GIB  # resident memory of a warm worker that has imported torch, rounded up
 
 
@@ -41,7 +41,7 @@ def usable_memory() -> int:
 
 def require_memory(size: int = 0) -> None:
     """Raise MemoryError unless this process can allocate ``size`` bytes, and SPARE_BYTES for everything else."""
-    bytearray(size + SPARE_BYTES)  # the kernel reserves the addresses (`ulimit -v`), but no memory before it is written
+    bytearray(size + SPARE_BYTES)  # reserves addresses (`ulimit -v`), but no memory until it is written
 
 
 def limits(settings: Settings, cores: int | None = None, memory: int | None = None) -> Limits:

@@ -44,7 +44,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        self._outgoing.flush()  # errors are ignored: the caller also watches the peer's process
+        self._outgoing.flush()  # ignore errors: the caller also watches the peer's process
 
     def receive(self) -> list[Any]:
         """The complete messages received so far. Raises WireError for invalid data."""
@@ -61,7 +61,7 @@ class Channel:
                 break
             self._incoming += data
             if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
-                break  # at least one whole message; the rest stays in the kernel
+                break  # one message is whole; the rest stays in the kernel
         messages: list[object] = []
         while len(self._incoming) >= wire.LENGTH_BYTES:
             length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")

@@ -5,10 +5,9 @@ The kernel identifies a peer at the accept (``SO_PEERCRED``), before the daemon 
 - **Connections**: as many as the descriptors allow. When all descriptors are taken, the daemon closes a connection of
   the user who has the most.
 - **Memory**: of incomplete messages and of unread replies.
-- **Time**: each turn serves the users in rotation, each for a bounded time. The rest waits for the next turn. Accepting
-  a connection is cheap; preparing it counts as its user's time. A user who opens connections faster than the daemon
-  prepares them is denied the socket for a while, because the new connections of all users share one queue in the
-  kernel.
+- **Time**: each turn serves the users in rotation, each for a bounded time. The rest waits for the next turn. Preparing
+  an accepted connection counts as its user's time. A user who opens connections faster than the daemon prepares them is
+  denied the socket for a while, because the new connections of all users share one queue in the kernel.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ T = TypeVar("T")
 
 BACKLOG = 4096  # some kernels cap this at a lower number
 ACCEPT_S = 0.02  # accepting time per turn; the kernel keeps the other new connections for the next turn
-MAX_NEW = 512  # accepted, unprepared connections of one user; at one more, the user is denied the socket
+MAX_NEW = 512  # accepted, unprepared connections of one user; beyond this number, the user is denied the socket
 DENIED_S = 10.0  # how long a user is denied the socket
 EVENTS_PER_TURN = 1 << 15  # more than MAX_CONNECTIONS, so that one user's events cannot hide another's
 CHUNK_BYTES = 1 << 18  # the most bytes of one read
 TURN_S = 0.02  # time per turn for the messages of all users together
-USER_TURN_S = 0.002  # minimum for one user's messages, and for its new connections; the last item may overrun it
+USER_TURN_S = 0.002  # minimum for one user's messages, and for the user's new connections; the last item may exceed it
 HANDSHAKE_S = 10.0  # a peer is dropped if its handshake takes longer
 STALLED_S = 30.0  # a peer is dropped if it stops within a message, or reads no reply, for this long
 PAUSED_S = 120.0  # a peer that the daemon has paused is dropped after this time
@@ -62,7 +61,7 @@ _BUSY_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @dataclass(eq=False)
 class Connection:
-    name: bytes  # the daemon's name for the connection, which replies are addressed to
+    name: bytes  # the daemon's name for the connection, used to address replies
     sock: socket.socket
     uid: int
     gid: int
@@ -72,7 +71,7 @@ class Connection:
     accepted: float
     active: float  # time of the last read
     fd: int = -1  # -1 after the drop
-    unread_since: float = 0.0  # the time since which the kernel has accepted nothing of ``out``
+    unread_since: float = 0.0  # the time since which the kernel has accepted no bytes of ``out``
     held: int = 0  # the reader's bytes, as counted in Connections
     events: int = 0  # the epoll events in effect
 
@@ -222,7 +221,7 @@ class Connections:
         mine, total = self._held[uid], self._held.total()
         if (mine < PART_BYTES and total < self._max_parts_bytes) or mine == 0:
             return True
-        # The user's largest message may be completed. Otherwise all its messages would wait for each other.
+        # Complete the user's largest message. Otherwise all of the user's messages would wait for each other.
         fair = total < self._max_parts_bytes or mine <= self._max_parts_bytes // len(self._held)
         if fair and connection is self._largest(uid):
             return True
@@ -235,7 +234,7 @@ class Connections:
 
     def _read(self, connection: Connection) -> bool:
         """Read once; false if there was no data, or if the stream has ended. Raises MemoryError."""
-        if connection.held >= CHUNK_BYTES:  # a large message, which must not take the rest of the memory
+        if connection.held >= CHUNK_BYTES:  # a large message must not take the rest of the memory
             require_memory()
         try:
             data = connection.sock.recv(CHUNK_BYTES)
@@ -379,7 +378,7 @@ class Connections:
     def _make_room(self, uid: int, now: float) -> bool:
         """Close a connection of the user who has the most connections. Returns whether ``uid`` may have one more now.
 
-        If that user is ``uid``, only an idle connection is closed, never an active one.
+        If that user is ``uid``, closes only an idle connection.
         """
         largest = max(self._of, key=lambda user: len(self._of[user]), default=uid)
         own = len(self._of.get(uid, ()))
@@ -399,7 +398,7 @@ class Connections:
         return True
 
     def _watch(self, connection: Connection) -> None:
-        """Update a connection's epoll events. A paused one is unregistered, or epoll would report its end forever."""
+        """Update a connection's epoll events. Unregister a paused one: epoll would report its end forever."""
         if connection.fd < 0:
             return
         events = select.EPOLLIN | (select.EPOLLOUT if connection.unread_since else 0)
@@ -445,7 +444,7 @@ class Connections:
             self._epoll.modify(self._listening.fileno(), select.EPOLLIN)
         for connection in list(self._by_fd.values()):
             paused = connection in self._paused.get(connection.uid, ())
-            waits = connection in self._queued  # for this daemon, which has not handled its bytes yet
+            waits = connection in self._queued  # this daemon has not handled its bytes yet
             if not waits and not connection.reader.ready and now - connection.accepted > HANDSHAKE_S:
                 self._note("no-handshake", f"a connection of uid {connection.uid} sent nothing")
             elif not waits and connection.held and now - connection.active > (PAUSED_S if paused else STALLED_S):

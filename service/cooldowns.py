@@ -1,4 +1,4 @@
-"""Keeps cooldowns: keys that killed their workers and seats whose workers do not start are not retried for a while."""
+"""Keeps cooldowns: keys that killed workers and seats whose workers do not start are not retried for a while."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from precompiled.service.job_states import ScheduledJob, Seat
 from precompiled.service.workers import Runner, Worker
 
 MAX_COURIERS = 4  # the most couriers of one user, because the limits for workers do not cover couriers
-COURIER_S = 60.0  # how long a courier may hold a job; if it dies, its job is offered again after this time
+COURIER_S = 60.0  # how long a courier may hold a job; if the courier dies, its job is offered again then
 
 Post = tuple[int, bytes]  # uid, digest of the interpreter (Seat.interpreter)
 

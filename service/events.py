@@ -26,14 +26,14 @@ class Limits:
     # a worker is replaced after this many jobs, since it cannot unload modules and libraries
     jobs_per_worker: int = 200
     quarantine_s: float = 3600.0
-    start_refused_s: float = 60.0  # how long a seat whose workers do not start is not retried
+    start_refused_s: float = 60.0  # how long a seat is not retried after its workers did not start
     failure_ttl_s: float = 3600.0
     cache_max_bytes: int = 20 << 30  # limit for each store
     cache_max_inodes: int = 200_000
     share_s: float = 3.0  # a user without a slot gets one above the limit after waiting this long
     # if that slot needs a process and none is left, a job that has run longer than this is displaced
     share_run_s: float = 60.0
-    age_s: float = 60.0  # a background job queued for this long is treated as a waiting client's
+    age_s: float = 60.0  # a background job queued for this long becomes a waiting client's job
 
 
 # ---------------------------------------------------------------- events

@@ -11,7 +11,7 @@ from precompiled.service.job_states import Flight, ScheduledJob
 
 from precompiled import wire
 
-# the most submits of one job to which its end is reported; further clients must look into the store
+# the most submits whose clients get a report of the job's end; further clients must look into the store
 MAX_INTERESTED = 4096
 MAX_INTERESTED_OF_USER = 8192  # the same limit over all jobs of one user
 FINISHED_KEPT = 64  # ended jobs kept for diagnosis

@@ -68,7 +68,7 @@ class JobQueue:
             del self._bytes[job.uid]
 
     def serve(self, job: ScheduledJob) -> None:
-        """Remove a job that runs now, and end its user's turn."""
+        """Remove a job that starts, and end its user's turn."""
         self.remove(job)
         self.end_turn(job.uid)
 

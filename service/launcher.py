@@ -2,9 +2,9 @@
 
 The worker's arguments are those of the order, followed by ARGUMENTS.
 
-The launcher switches to the client's user and executes the client's interpreter. A user can delay both without limit
-(a lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So they run in this
-process: in the daemon, Popen would block. Until the exec, the daemon treats the launcher as a starting worker.
+The launcher switches to the client's user and executes the client's interpreter. A user can delay both without limit (a
+lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So they run in this process:
+Popen would block the daemon. Until the exec, the daemon treats the launcher as a starting worker.
 
 The file imports nothing of this project. In a system daemon it starts as root: nothing of the user's may affect it
 before it has become the user, so the order's variables are used only for the exec.

@@ -20,7 +20,7 @@ from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # a key is quarantined after this many of its workers have died
-MAX_UNREAD = 1  # deaths before the graph was read that do not count: a graph too large for the memory causes them, too
+MAX_UNREAD = 1  # uncounted deaths before the graph was read; a graph too large for the memory causes such deaths, too
 
 
 class Outcomes:
@@ -49,7 +49,7 @@ class Outcomes:
         if finished.outcome == "published":
             out.append(Count(job.uid, "compiled"))
             out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
-        else:  # "exists": another process published it between the client's lookup and its submit
+        else:  # "exists": another process published the artifact between the client's lookup and its submit
             out.append(Count(job.uid, "deduplicated"))
         self._flights.end(job, out, wire.Accepted("", job.submit.key, "published"))
         return True

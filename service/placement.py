@@ -1,7 +1,7 @@
 """Assigns queued jobs to workers: to an idle one, a new one, or one that replaces another. Pure.
 
-A *slot* is the right to start or compile. A starting or busy worker holds one, and so does a worker that is stopped to
-make room for another. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
+A *slot* is the right to start or compile. A starting or busy worker holds one. So does a worker that is stopped to make
+room for another worker. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
 ``Limits.processes`` bound both; service/shares.py decides which user may have a slot above the limit.
 """
 
@@ -69,7 +69,7 @@ class Placement:
     def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
         """Stop a worker between two jobs.
 
-        If no more worker may exist, its slot is kept for the next one, so that no warm worker is evicted.
+        If no more worker may exist, the next worker gets its slot, so that no warm worker is evicted.
         """
         out.append(worker.stop(reason, now))
         worker.makes_room = len(self._queue) > 0 and self._room <= 0
@@ -96,7 +96,7 @@ class Placement:
         yield from (job for job in self._queue.ready(now) if job not in first)
 
     def _share_slots(self, now: float, out: list[Instruction]) -> None:
-        """Give users without a slot one above the limit. If no process is left, stop another user's worker."""
+        """Give each user without a slot one above the limit. If no process is left, stop another user's worker."""
         while claims := shares.claims(self._queue, self.workers, self._limits, now):
             if self._slots_used >= self._limits.processes or not self._place_one(iter(claims), now, out):
                 break
@@ -196,7 +196,7 @@ class Placement:
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
     def _yields_until(self, job: ScheduledJob) -> float:
-        """The time until which the job's worker runs at low priority, so that the client's program, probably in its
-        first step, gets the cores. 0 if the client waits for the artifact.
+        """The time until which the job's worker runs at low priority, to leave the cores to the client's program. 0 if
+        the client waits for the artifact.
         """
         return 0.0 if job.waiting else job.since + self._limits.yield_s

@@ -8,8 +8,8 @@
 
 service/launcher.py executes a worker as ``<the client's python> -m precompiled.service.worker``, as the client's user,
 with its own variables, pinned to one device. A worker's memory is the memory of its process tree. The pool reports a
-worker gone after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler may start another at
-once.
+worker gone after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler may start another
+worker at once.
 
 The pool never waits for anything that a user controls: the launcher does the exec, and poll() reports a worker's end.
 """
@@ -52,7 +52,7 @@ DETAIL_BYTES = 1500  # bytes of that output that a message shows
 EXIT_GRACE_S = 3.0  # seconds between Exit and SIGKILL
 STACK_S = 0.5  # seconds between SIGQUIT and SIGKILL, in which a worker writes its stack
 REAP_S = 0.05  # seconds between two attempts to reap killed descendants
-REAPED_PER_TURN = 256  # orphans: a user can create them without limit
+REAPED_PER_TURN = 256  # orphans; a user can create them without limit
 ORPHAN_S = 10.0  # how long to wait for a killed descendant
 READS_AT_END = 32  # reads of a dead worker's output; a descendant in another session may write to it forever
 GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel (a driver, NFS)
@@ -144,7 +144,7 @@ class Pool:
         if process is None:
             return
         if order.reason == "timeout" and process.ending is None:
-            process.popen.send_signal(signal.SIGQUIT)  # it writes its stack to its output (worker.py)
+            process.popen.send_signal(signal.SIGQUIT)  # it then writes its stack to its output (worker.py)
             process.reason, process.leave_by = order.reason, self._clock() + STACK_S
         else:
             self._end(process, order.reason)
@@ -291,7 +291,7 @@ class Pool:
         """Make this worker and its compilers give way to other programs until ``until``. With 0, they stop giving way.
 
         This sets the niceness of the autogroup (sched(7)). A worker leads a session, so its own niceness has no effect
-        on other sessions. Lowering it again would need privileges; lowering an autogroup's niceness needs none.
+        on other sessions. Lowering a worker's niceness needs privileges; lowering an autogroup's needs none.
         """
         yields = until > self._clock()
         if yields == (process.yields_until is not None):
@@ -382,7 +382,7 @@ class Pool:
         status = process.popen.poll()
         unread = process.channel.left_unread() if process.job else True
         died = not process.ending[0]
-        # The guardian, which ends a moment later, holds the stream open.
+        # The guardian holds the stream open until it ends, a moment later.
         if (status is None or (died and unread is None)) and self._clock() < process.gone_by:
             return
         if status is None:
@@ -434,7 +434,7 @@ class Pool:
             try:
                 reaped, _ = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                # Either its parent has reaped it, or the parent is still ending and it becomes our child soon.
+                # Its parent has reaped it, or is ending and passes it to us soon.
                 reaped = 0 if psutil.pid_exists(pid) else pid
             if reaped or now >= deadline:
                 del self._orphans[pid]

@@ -126,11 +126,12 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
             if stat.S_IMODE(found.st_mode) != wanted:
                 names = os.listdir(fd)
                 if stat.S_IMODE(found.st_mode) & 0o022 and names:
-                    # Another user may have put a link there, or a lock file that the user holds.
+                    # Another user may have put a link there, or a lock file that this user holds.
                     raise refuse(
                         f"others may write to {path}", f"Check the files in {path}, then run `chmod {wanted:o} {path}`"
                     )
-                if names and paths.LOCK_NAME not in names:  # it has another purpose: others may need to read it
+                # a shared directory: others may need to read it
+                if names and paths.LOCK_NAME not in names:
                     raise refuse(
                         f"{path} has other files, and the daemon would change its mode to {wanted:o}",
                         "Set PRECOMPILED_RUNTIME_DIR to a different directory",

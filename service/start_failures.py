@@ -18,7 +18,7 @@ from precompiled.service.job_states import Seat
 
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0
 MAX_IN_ROW = 2  # failed starts after which a seat is refused
-# after a start ahead of a graph whose worker got no job, no such start for this many seconds
+# seconds without starts ahead of a graph, after the worker of such a start got no job
 EXPECTED_IN_VAIN_S = 24 * 3600.0
 
 

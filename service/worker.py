@@ -113,8 +113,8 @@ def _receive(sock: socket.socket, size: int) -> bytearray | None:
 
 
 def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage], idle: threading.Semaphore) -> None:
-    """Put each message into ``inbox``. A job stays unread until the main thread waits for it (``idle``): the daemon
-    sees by that whether this process died before it began the job.
+    """Put each message into ``inbox``. A job stays unread until the main thread waits for it (``idle``). So the daemon
+    can see whether this process died before it began the job.
     """
     ended = select.poll()
     ended.register(sock, select.POLLHUP | getattr(select, "POLLRDHUP", 0))

@@ -173,7 +173,7 @@ class Capture:
     # ------------------------------------------------ progress
 
     def look(self) -> None:
-        """Note whether it has exited. Call this before reading its reports, so that ``check`` sees all of them."""
+        """Note whether the process has exited. Call this before reading its reports: ``check`` needs all of them."""
         self._status = self._popen.poll()
 
     def check(self, now: float) -> End | None:

@@ -53,7 +53,7 @@ class Hints:
             try:
                 status = os.stat(directory)
             except OSError:
-                continue  # it does not exist: until it is back, only the regular checks find changes in it
+                continue  # the directory does not exist; until it is back, only the regular checks find changes
             if filesystems.is_shared(directory):
                 problem = f"{directory} is on a network file system"
                 continue

@@ -1,7 +1,7 @@
 """Stores watches on disk for the next daemon: one file per watch, ``<cache_dir>/watch/<id>.json``, replaced by rename.
 
-A file holds the registration, with all its environment variables, and the last good capture's results. The daemon runs
-its command, so it reads the file only if no other user can write to it or its directory (precompiled/store/trust.py).
+A file holds the registration, with its environment variables, and the last good capture's results. The daemon runs the
+registered command, so it reads a file only if no other user can write to it or its directory (store/trust.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASIDE = ".set-aside"
 
 
 class Good(msgspec.Struct):
-    """The last successful capture. ``sources`` maps paths to digests. ``complete``: no graph was compiling any more."""
+    """The last successful capture. ``sources`` maps paths to digests. ``complete``: no graph was still compiling."""
 
     sources: dict[str, str]
     graphs: list[wire.WatchedGraph]

@@ -184,7 +184,7 @@ class RunningWatch:
         assert capture is not None
         self.capture = None
         capture.close()
-        # Remember its submits: the next good capture cancels those that it does not need.
+        # Remember the capture's submits: the next good capture cancels unneeded ones.
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 

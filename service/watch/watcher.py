@@ -66,7 +66,7 @@ class Watcher:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         path = capturing.report_path(self._runtime_dir)
-        path.unlink(missing_ok=True)  # left by a watcher that died: a daemon has one at a time
+        path.unlink(missing_ok=True)  # a dead watcher left it: a daemon has one watcher at a time
         self._reports.bind(str(path))
         self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         for id, record in self._registry.load():
