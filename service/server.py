@@ -130,7 +130,7 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
                     raise refuse(
                         f"others may write to {path}", f"Check the files in {path}, then run `chmod {wanted:o} {path}`"
                     )
-                # a shared directory: others may need to read it
+                # a directory for other purposes: others may need to read it
                 if names and paths.LOCK_NAME not in names:
                     raise refuse(
                         f"{path} has other files, and the daemon would change its mode to {wanted:o}",
