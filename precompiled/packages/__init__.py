@@ -7,11 +7,11 @@ Entry points:
 
 Parts:
 
-- ``automatic``: runs at each frame that Dynamo would trace.
+- ``automatic``: handles each frame that Dynamo would trace.
 - ``entry_search`` and ``entry_building``: find the entry that serves a frame, and build the entry of a trace.
-- ``source_files`` and ``requirements``: the conditions, besides guards, under which an entry may be used.
-- ``describe``: describes objects as plain data that means the same in another process.
-- ``dynamo``: everything that needs Dynamo.
+- ``source_files`` and ``requirements``: check the conditions besides guards under which an entry may be used.
+- ``describe``: describes objects as plain data that two processes can compare.
+- ``dynamo``: has all code that needs Dynamo.
 
 How packages work: docs/explanation/packages.md, docs/decisions/0012-packages.md.
 """

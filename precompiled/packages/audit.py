@@ -1,10 +1,9 @@
-"""Audits packages: in some processes Dynamo traces although a package fits, and the trace is compared with the package.
+"""Audits packages: in some processes Dynamo traces although a package fits. This file compares trace and package.
 
-A package is used only if everything that its trace is known to have read is unchanged. But only a trace can show
-whether that list of facts is complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces
-frames that a package would have served. If a trace differs from its package, the function's packages are refused in
-this store from then on, and the user gets a warning. The audited process runs its own trace, so a wrong package does
-not affect that process.
+A package is used only if all recorded reads of its trace give the same values. But only a trace can show whether these
+records are complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces frames that a
+package would have served. If a trace differs from its package, this file warns, and the store refuses the function's
+packages from then on. The audited process runs its own trace, so a wrong package does not affect it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def is_drawn(fraction: float) -> bool:
 
 
 def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str | None:
-    """How a fresh trace differs from a stored entry, as a phrase for a message. None if the programs are equal."""
+    """Return a phrase that says how a fresh trace differs from a stored entry. None if their programs are equal."""
     (before, about), (here, fresh_about) = kept, fresh
     if before.kind != here.kind:
         return f"the trace is {here.kind}, but the package has {before.kind}"

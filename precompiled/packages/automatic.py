@@ -1,7 +1,7 @@
 """Publishes a package entry for each frame that Dynamo traces, and serves later processes from entries without a trace.
 
-Dynamo calls ``find`` at each frame for which it has no valid code, and ``traced`` after each trace. If a package may be
-wrong for a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
+Dynamo calls ``find`` at each frame for which it has no valid code, and ``traced`` after each trace. If no package fits
+a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from precompiled.torch_internals.client import garbage_collection, structured_tr
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
-_REMOTE = parts.REMOTE.get()  # imported at module level, because a fork waits for imports in other threads
+_REMOTE = parts.REMOTE.get()  # not in a thread, because a fork would wait for the import
 
-# Reason codes of traces that an audit cannot compare because of this process or host, not because of the package.
+# Reason codes of traces that this process or host, and not the package, keeps an audit from comparing.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 
@@ -61,7 +61,7 @@ class Automatic:
 
     def __init__(self) -> None:
         self.reports: list[FunctionReport] = []
-        self.used: set[tuple[str, str]] = set()  # entries of the store that were used or recorded: function, file name
+        self.used: set[tuple[str, str]] = set()  # used or recorded entries: function, file name
         self.publisher = Publisher()
         self._source_files = SourceFiles()
         self.search = EntrySearch(self._source_files, self.used)
@@ -82,7 +82,7 @@ class Automatic:
     ) -> None:
         """Attach the graph's key and description to its function (see the protocol). Never raises.
 
-        An entry cannot be recorded if one of its graphs has no key and description.
+        A trace is recorded only if each of its graphs has both.
         """
         try:
             self._name_graph(function, report, program, held)
@@ -94,8 +94,8 @@ class Automatic:
         self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
         if program.cudagraphs or program.frozen:
-            # No entry can serve these graphs. CUDA graphs need marks that only a trace puts on parameters. With frozen
-            # weights, the artifact contains the weights' values, and an entry does not record which values these are.
+            # No entry can serve these graphs. For CUDA graphs, only a trace marks the parameters. An artifact with
+            # frozen weights contains their values, which an entry does not record.
             return
         graph = Graph(
             report.key,
@@ -125,7 +125,7 @@ class Automatic:
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None or session.stays_eager:
-                    # Captures of watch mode must trace, and a process that stays eager must not run compiled code
+                    # captures of watch mode must trace, and a process that stays eager must run no compiled code
                     return None
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self.search.find(session, frame, looked)
@@ -156,10 +156,10 @@ class Automatic:
     def _program(self, session: sessions.Session) -> Program:
         """The program that entries must belong to.
 
-        Raises NotPortable with ``packages = "program"`` if the program's source files are unknown.
+        Raises NotPortable if the program's source files are unknown and ``packages`` is "program".
         """
         if session.recorder is not None or session.settings.packages == "off":
-            return ANY  # entries that watch mode and load_package make are valid for any program
+            return ANY  # watch mode and load_package make entries for any program
         try:
             return self._source_files.program()
         except NotPortable:
@@ -168,18 +168,18 @@ class Automatic:
             return UNKNOWN
 
     def ended(self) -> None:
-        """Finish a frame that was served or traced. Never raises."""
+        """Finish a frame after its package or trace. Never raises."""
         self._source_files.leave_out()
 
     def failed(self, error: BaseException) -> None:
-        """Count an unforeseen error. The frame is traced as usual."""
+        """Count an unforeseen error. Dynamo traces the frame as usual."""
         sessions.current().ledger.count_reason("not_kept", code_of(error, "package-internal-error"))
 
     # ------------------------------------------------------------------ recording
 
     def traced(self, frame: Frame, traced: Traced) -> None:
-        """Publish the result of a trace, or compare it with the audited entry. Never raises."""
-        # Under a torch function mode, Dynamo does not call ``find``, so ``_looked`` may belong to another frame.
+        """Publish the result of a trace, or compare the result with the audited entry. Never raises."""
+        # Under a torch function mode, Dynamo does not call ``find``, so ``_looked`` may be of another frame.
         looked = self._looked if self._looked.frame() is frame else FrameSearch()
         report = FunctionReport(shown_name(frame), "recorded", reasons=tuple(looked.reasons))
         try:
@@ -222,14 +222,14 @@ class Automatic:
                     "this process records no packages (PRECOMPILED_PACKAGES=program does)", code="package-off"
                 )
             self._publish(store, complete, frame, looked.program, report)
-        except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
+        except Exception as error:  # noqa: BLE001 - the trace succeeded, so our error must not reach the user
             interruptions.pass_on(error)
             self._not_kept(report, error)
         structured_trace.frame(vars(report), traced.result)
 
     def _not_kept(self, report: FunctionReport, error: BaseException) -> None:
         report.state, report.reason, report.message = "traced", code_of(error, "package-internal-error"), str(error)
-        with suppress(Exception):  # the settings may be unreadable; torch.compile must go on
+        with suppress(Exception):  # the settings may be unreadable; torch.compile must continue
             sessions.current().ledger.count_reason("not_kept", report.reason)
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
@@ -244,7 +244,7 @@ class Automatic:
         entries = dynamo_frames.entries_of(frame.owner)
         program.parse()
 
-        # ``write`` also pickles the entry, which takes longer; the first call must not wait for pickling or disk
+        # a thread runs ``write``, because the first call must not wait for pickling or the disk
         def write() -> None:
             made = complete()
             header = replace(made.header, sources_code=program.code())
@@ -258,5 +258,5 @@ class Automatic:
 
 
 def _is_off(session: sessions.Session) -> bool:
-    """Whether packages were switched off after the hook was installed. Reads the settings again."""
+    """Whether the settings, read again, switch packages off."""
     return session.settings.mode == "off" or switched_off(os.environ)

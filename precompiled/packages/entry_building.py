@@ -1,4 +1,4 @@
-"""Builds the entry of a trace: its header, its description, and the pickled body."""
+"""Builds the entry of a trace: header, description and pickled body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_entry(
 ) -> Callable[[], BuiltEntry]:
     """Return a function that builds the entry of a trace and holds no object of the user's.
 
-    Raises NotPortable, as does the returned function.
+    Both functions raise NotPortable.
     """
     if traced.body is not None:
         trace_recording.check_bytecode(traced, frame)
@@ -57,7 +57,7 @@ def build_entry(
         data = entry_codec.encode(left, traced.names)
         header = replace(header, meaning=hashlib.sha256(data).hexdigest())
         return lambda: BuiltEntry(header, fmt.About(reason=reason), data)
-    # ``complete`` must not hold ``traced``, which holds objects that the trace has read.
+    # ``complete`` must not hold ``traced``, which holds objects of the user's.
     body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
     assert body is not None
     met = frame_entry.qualnames(traced)

@@ -1,4 +1,4 @@
-"""Finds the stored entry that fits a frame, and verifies it, so that Dynamo need not trace the frame."""
+"""Finds and verifies the stored entry that fits a frame."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ from precompiled.torch_internals.graph import compiler_config
 
 log = logging.getLogger("precompiled.package")
 
-# How many entries are compared with a frame in full. Without this limit, a function that is called with new values each
-# time would make each trace slower than the one before. Dynamo itself stops after 8 (recompile_limit).
+# How many entries are compared in full with a frame. Without a limit, a function with new values at each call would
+# have ever slower traces. Dynamo itself stops after 8 (recompile_limit).
 MAX_TRIED = 16
 
 
 class VerifiedEntry(NamedTuple):
-    """An entry that fits a frame. ``install`` gives the entry to Dynamo; ``discard`` undoes all that the check has
-    changed.
-    """
+    """An entry that fits a frame. ``install`` gives the entry to Dynamo. ``discard`` undoes the check's changes."""
 
     install: Callable[[], Any]
     discard: Callable[[], None]
@@ -45,39 +43,38 @@ class VerifiedEntry(NamedTuple):
 
 @dataclass
 class FrameSearch:
-    """The result of a search for a frame's entry. If no entry fits, the trace that follows uses the result."""
+    """The result of a search for a frame's entry. If no entry fits, the frame's trace uses the result."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     began: float = 0.0  # when the search began, by time.perf_counter()
-    # ``requires`` and ``program`` are computed before the trace, because the trace may change them.
+    # These two describe the process before the trace, which may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why each entry was not used
     others: list[str] = field(default_factory=list)  # names of entries that other programs recorded
-    audited: Entry | None = None  # the entry that would have been used; the trace is compared with it
+    audited: Entry | None = None  # the entry that fits and is compared with the trace
     refused: str | None = None  # why no entry of the function may be used (a failed audit)
 
 
 class EntrySearch:
     """Searches the entries of this process's store.
 
-    For each entry that is used, the search passes the entry's functions to ``source_files`` and adds the entry to
-    ``used``.
+    The search reports the functions of each used entry to ``source_files``, and adds the entry to ``used``.
     """
 
     def __init__(self, source_files: SourceFiles, used: set[tuple[str, str]]) -> None:
         self._source_files = source_files
         self._used = used
         self._counter = 0
-        self._audits: bool | None = None  # whether this process audits its packages; None: not decided yet
-        self._read: dict[str, Entry] = {}  # maps a name to an entry that was read and verified
-        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. Such an entry is used
-        # even if the function's code has changed.
+        self._audits: bool | None = None  # whether this process audits its packages; None: undecided
+        self._read: dict[str, Entry] = {}  # maps a name to the verified entry
+        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They are valid even
+        # if the function's code has changed.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     def find(self, session: sessions.Session, frame: Frame, looked: FrameSearch) -> tuple[Any, FunctionReport] | None:
-        """Return Dynamo's result for a frame from the newest entry that fits, with the report. None if Dynamo must
-        trace; ``looked`` then says why.
+        """Return Dynamo's result for a frame from the newest entry that fits, and the report. None if Dynamo must
+        trace. Then ``looked`` has the reasons.
         """
         store = session.store.packages
         looked.refused = store.refused(frame.function_key)
@@ -111,19 +108,19 @@ class EntrySearch:
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
-            # An unchecked entry was made for another source and is not in the store, so it cannot be saved
+            # An unchecked entry is not in the store, so save_package cannot save it.
             if check_source:
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
                 self._used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(shown_name(frame), state, guards=entry.header.guards)
-        # Entries of other programs are mentioned only if no entry of this program gave a reason.
+        # Mention entries of other programs only if no entry of this program gave a reason.
         if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
             looked.reasons.append("the code of the program has changed since the trace")
         return None
 
     def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:
-        """Whether this program may have recorded an entry before its code was edited."""
+        """Whether this program may have recorded an entry before an edit of its code."""
         if frame.module != "__main__":
             return True
         try:
@@ -135,10 +132,10 @@ class EntrySearch:
     def _entries(
         self, store: PackageStore, frame: Frame, program: Program | None, looked: FrameSearch
     ) -> Iterator[tuple[Entry, bool]]:
-        """The entries of a frame's function, newest first, each with whether its source must be checked.
+        """Yield the entries of a frame's function, newest first, and whether their sources must be checked.
 
-        ``program``: yield only entries recorded in this program; None: in any program. Entries that make Dynamo skip
-        the frame come last, because another entry may compile the frame for other values.
+        ``program``: yield only entries recorded in this program; None: in any program. Entries of skipped frames come
+        last, because another entry may compile the frame.
         """
         function = frame.function_key
         skipped = []
@@ -146,7 +143,7 @@ class EntrySearch:
             try:
                 entry = self._read.get(name)
                 if program is not None:
-                    # There may be many large entries of other programs, so read only the first line.
+                    # Read only the first line, because other programs may have many large entries.
                     header = entry.header if entry is not None else store.header(function, name)
                     if header is not None and not program.made(header.sources, header.sources_code):
                         looked.others.append(name)
@@ -154,7 +151,7 @@ class EntrySearch:
                 if entry is None:
                     entry = self._read[name] = store.read(function, name)
             except FileNotFoundError:
-                continue  # evicted after names() listed it
+                continue  # evicted since names()
             except (StoreError, OSError) as reason:
                 interruptions.pass_on(reason)
                 looked.reasons.append(str(reason))
@@ -171,7 +168,7 @@ class EntrySearch:
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
         """Whether to trace although an entry fits.
 
-        Only a function's first trace is audited. Later traces also depend on which sizes have changed before.
+        Audits only a function's first trace. Later traces also depend on which sizes have changed.
         """
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)
@@ -203,8 +200,7 @@ class EntrySearch:
         undo = ExitStack()
         with installing.or_discarded(body, frame, name, undo):
             rebuilder = installing.usable(body, frame, described, name, undo, check_source=check_source)
-            # Check the artifacts after the guards, because a failed guard must be the reported reason even if an
-            # artifact is missing.
+            # Check the artifacts after the guards, so that a failed guard is reported before a missing artifact.
             missing = next((key for key, found in artifacts.items() if not found), None)
             if missing is not None:
                 raise Mismatch(f"the artifact {missing[:12]} is not in the store")
@@ -216,7 +212,7 @@ class EntrySearch:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
             structured_trace.belong([calls.report.id for _function, calls in loaded], result)
-            for _function, calls in loaded:  # counted only now, because the entry is used
+            for _function, calls in loaded:  # not earlier, because only a used entry counts
                 session.ledger.add(calls)
                 session.outcomes.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
@@ -230,7 +226,7 @@ class EntrySearch:
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
     """Whether the function of a ``__main__`` module in an entry comes from another file.
 
-    Such an entry belongs to a different program, so it does not explain why this program's frame was not found.
+    Such an entry belongs to a different program, so it does not explain this program's trace.
     """
     file = frame.code.co_filename
     if frame.module != "__main__" or file.startswith("<"):
@@ -250,6 +246,6 @@ def _place(entry: Entry, guard: int | None) -> str:
 
 
 def decode_body(entry: Entry) -> frame_entry.Body:
-    """The body of an entry, with placeholder names. The store has verified its digest; its pickle can run code."""
+    """The body of an entry, with placeholder names. Decoding can run code. The store has verified the digest."""
     body: frame_entry.Body = entry_codec.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
     return body

@@ -1,9 +1,9 @@
-"""Finds the functions of the program that have not run yet: their bodies cannot have had any effect so far.
+"""Finds the functions of the program that have not run, so that their bodies have had no effect.
 
 CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
-is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes the counter, so this file reads it from
-memory, after a check of its offset. Other versions of Python count calls only after a request
-(``sys.monitoring``). Under these versions, every function is treated as run.
+is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,
+after a check of its offset. Other versions of Python count no calls by default, so this file treats every function as
+run.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def has_run(code: CodeType) -> bool:
 
 
 def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
-    """The code of the functions that a module's file defines, as the module and its classes hold them now.
+    """Yield the code of the functions of a module's file that the module and its classes hold now.
 
-    Functions that decorators wrap are included. program_text.py later leaves out those whose decorator may replace the
-    function or read its source.
+    Includes functions inside decorators. program_text.py excludes decorators that may replace the function or read its
+    source.
     """
     name = module_named(module)
     for value in list(namespace_of(module).values()):

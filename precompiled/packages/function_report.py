@@ -1,4 +1,4 @@
-"""Defines the report of one frame: whether a package served it, and if not, why."""
+"""Defines the report of a frame: whether a package served the frame, or why not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class FunctionReport:
     ``state`` is one of:
 
     - "used": a package served the frame, without a trace.
-    - "skipped": according to a package, Dynamo leaves the frame uncompiled.
-    - "recorded": Dynamo traced the frame, and the trace was written to a package.
+    - "skipped": Dynamo leaves the frame uncompiled, as recorded in a package.
+    - "recorded": Dynamo traced the frame, and a package was written.
     - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
     - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
 

@@ -1,4 +1,4 @@
-"""Loads the graphs of an entry from their artifacts, as the callables that the entry's bytecode calls."""
+"""Loads the graphs of an entry from their artifacts, for the entry's bytecode."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def load(
 ) -> tuple[Callable[..., object], GraphCalls]:
     """Load the callable of a graph from its artifacts.
 
-    ``context`` has the settings of torch that a load reads. ``safe_point`` is the safe point of the graph's function.
-    Raises StoreError if an artifact cannot be read, and Mismatch if the graph does not fit this process.
+    ``context``: the settings of torch that a load reads. ``safe_point``: the safe point of the graph's function. Raises
+    StoreError if an artifact cannot be read, and Mismatch if the graph does not fit this process.
     """
-    # A graph without CPU kernels has no "threads", and a graph that is not on a GPU has no "sdp_priority".
+    # Graphs without CPU kernels have no "threads", and graphs on the CPU have no "sdp_priority".
     state = dynamo_state.modes_of_a_compile(bool(graph.modes["threads"]), bool(graph.modes["sdp_priority"]))
     changed = [name for name in state if state[name] != graph.modes.get(name)]
     if changed:
@@ -51,7 +51,7 @@ def load(
         classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
         raise Mismatch(f"its operators differ: {error}") from error
-    if safe_point.is_held():  # a checkpoint would repeat an eager run, but this graph would run compiled
+    if safe_point.is_held():  # a checkpoint may repeat an eager run, but this graph would run compiled
         raise Mismatch("a checkpoint will recompute a different graph of the function, which ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
@@ -88,10 +88,10 @@ def _dispatched(
     captured: CaptureState,
     safe_point: SafePoint,
 ) -> Callable[..., object]:
-    """Serve a graph whose artifacts are valid for only some sizes.
+    """Serve a graph whose artifacts are valid only for some sizes.
 
-    A call with other sizes runs eager and submits a variant, as after a swap. The stand-in is built now: once Dynamo
-    has the graph, a call must not fail because an artifact was evicted or a source file was edited.
+    A call with other sizes runs eager and submits a variant, as after a swap. The stand-in is built now, so that later
+    no call fails because an artifact was evicted or a source file was edited.
     """
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:
@@ -100,7 +100,7 @@ def _dispatched(
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.daemon.begin()  # start the daemon now, so that a later submit does not wait for it
+        session.daemon.begin()  # now, so that a later submit does not wait for the daemon
 
     def may_submit() -> bool:
         return session.settings.mode != "lookup" and session.daemon.problem() is None
@@ -108,13 +108,13 @@ def _dispatched(
     program = as_required(session, program)
     try:
         eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, program.groups), program.device))
-    except Exception as error:  # an import failed, or a custom operator has other kernels
+    except Exception as error:  # an import failed, or a custom operator has changed
         raise Mismatch(f"its graph cannot run eager: {error}") from error
     dispatch = submitter.make_dispatch(program, eager, safe_point, may_submit)
     served = set()
     for artifact in artifacts:
         if artifact.manifest.guards in served:
-            continue  # a tuned artifact comes before the untuned one with the same guards
+            continue  # a tuned artifact precedes the untuned artifact with the same guards
         served.add(artifact.manifest.guards)
         dispatch.serve_with(_loaded(session, artifact, captured), guard_check(artifact.manifest.guards))
     return dispatch.call

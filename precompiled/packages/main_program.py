@@ -1,4 +1,4 @@
-"""Gets the text of a main program without a file: a notebook, ``python -c``, a pipe, a script under cProfile."""
+"""Gets the text of a main program without a file: of a notebook, ``python -c``, a pipe, or a script under cProfile."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ASKS = re.compile(r"(\s*get_ipython\(\)\.run_line_magic\('precompiled', '(?:[^'
 
 
 def texts() -> list[Text]:
-    """The texts of the main program; empty if it is a file of the user's.
+    """The texts of the main program; empty if it is a user's file.
 
-    Raises NotPortable if the text of the program is unknown (an interactive session).
+    Raises NotPortable if the text is unknown (an interactive session).
     """
     cells = _cells()
     if cells is not None:
@@ -42,7 +42,7 @@ def texts() -> list[Text]:
 
 
 def file_of(module: ModuleType | None) -> str | None:
-    """The absolute path in a module's ``__file__``, or None if the module has no file that can be read again."""
+    """The absolute path in a module's ``__file__``, or None if no file has the module's text."""
     held = namespace_of(module)  # not by getattr: a module's __getattr__ may import anything
     file = held.get("__file__")
     if type(file) is not str or file.startswith("<"):  # "<stdin>"
@@ -53,18 +53,18 @@ def file_of(module: ModuleType | None) -> str | None:
 
 
 def _is_stream(file: str) -> bool:
-    """Whether the program was read from a pipe (``python /dev/stdin``, ``python <(...)``), so that its text is gone."""
+    """Whether Python read the program from a pipe (``python /dev/stdin``, ``python <(...)``) and lost its text."""
     try:
         return not stat.S_ISREG(os.stat(file).st_mode)
-    except OSError:  # a missing file gets a message of its own later
+    except OSError:  # a missing file has its own message later
         return False
 
 
 def _cells() -> list[Text] | None:
-    """All cells that this notebook has run, in order: each may have changed what a later cell reads.
+    """All cells that this notebook has run, in order. Each cell may have changed what later cells read.
 
-    Cells that only call ``%precompiled`` are left out. Such cells change nothing, and reading a report must not cause a
-    retrace. None outside IPython.
+    Leaves out cells that only call ``%precompiled``, because reading a report must not cause a retrace. None outside
+    IPython.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

@@ -1,7 +1,7 @@
 """Saves the package of a compiled function to a file, and loads it on another host of the same kind.
 
 ``load`` verifies the file (portable_format.read), compares its requirements with this host, and publishes its entries
-and artifacts to this process's store. Calls are then served as with automatic packages.
+and artifacts in this process's store. They then serve calls like automatic packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.store.packages import Entry
 from precompiled.version import VERSION
 
 # Maps a requirement to the words for a difference in an error. If several requirements differ, the error names the
-# first one in this order.
+# first in this order.
 _NAMED = {
     "torch": "another torch",
     "python": "another Python",
@@ -71,7 +71,7 @@ def save(compiled: object, path: str | Path) -> None:
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        # The process that loads the file decides for which program the entry is valid.
+        # The loading process decides for which program the entry is valid.
         header = dataclasses.replace(entry.header, sources="", sources_code="")
         name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
         members[f"entries/{entry.header.function}/{name}"] = content
@@ -86,7 +86,7 @@ def save(compiled: object, path: str | Path) -> None:
         for artifact in artifacts:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
-            # The program contains lines of the user's code. Add it only if needed: for sizes that no artifact serves.
+            # The captured graph contains lines of the user's code. Only sizes that no artifact serves need it.
             if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
                 files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
             manifest = dataclasses.replace(
@@ -131,7 +131,7 @@ def load(compiled: object, path: str | Path, *, check_source: bool = True) -> in
             _check_inlined(entries, Path(path))
         session = sessions.current()
         _publish_artifacts(session, members)
-    except (CorruptArtifact, ValueError, KeyError) as error:  # ValueError and KeyError: names of members are malformed
+    except (CorruptArtifact, ValueError, KeyError) as error:  # ValueError and KeyError: malformed names of members
         said = error.message if isinstance(error, CorruptArtifact) else f"it has other members than a package: {error}"
         raise PackageError(f"{path}: {said}", "Save it again", code="package-corrupt") from error
     packages = automatic.switch_on()
@@ -145,7 +145,7 @@ def load(compiled: object, path: str | Path, *, check_source: bool = True) -> in
     return len(entries)
 
 
-# Requirements that are compared at each call, not when a file is loaded.
+# Requirements that each call compares, and not the load of a file.
 _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 
@@ -178,7 +178,7 @@ def _check_inlined(entries: list[Entry], path: Path) -> None:
         if entry.header.kind == "compiled":
             try:
                 body = entry_search.decode_body(entry)
-            except Mismatch:  # a module is not imported yet; the function's call imports it and compares again
+            except Mismatch:  # a module is not imported; the function's call imports it and compares again
                 continue
             changed = installing.changed_source(body.inlined)
             if changed is not None:

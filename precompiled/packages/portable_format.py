@@ -1,4 +1,4 @@
-"""Reads and writes package files: uncompressed tars, for a container image or another host of the same kind.
+"""Reads and writes package files: uncompressed tars for other hosts of the same kind.
 
 Grammar::
 
@@ -6,7 +6,7 @@ Grammar::
     member    = "entries/<function>/<digest>.entry"    as in the store (store/package_format.py)
               | "artifacts/<key>.<slot>/<file>"        as in the store (store/artifact_format.py), with manifest.json
 
-``read`` checks the index's own digest, then the size and digest of every member, and returns bytes. It decodes only
+``read`` checks the index's own digest, then the size and digest of every member. It returns bytes, and decodes only
 JSON.
 
 Version history: 1, first version.
@@ -36,7 +36,7 @@ MAX_BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class Index:
-    """A package file's index. ``code``: the function's digest. ``functions``: the frames, for display only."""
+    """A package file's index. ``code``: the digest of the function. ``functions``: the frames, for display."""
 
     module: str
     qualname: str
@@ -70,7 +70,7 @@ def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
 
 
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:
-    """Read the index and the members, with all digests verified. Raises PackageError."""
+    """Read the index and the members, and verify all digests. Raises PackageError."""
     try:
         members = _members(_opened(path), path)
     except FileNotFoundError as error:

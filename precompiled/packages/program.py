@@ -1,4 +1,4 @@
-"""Decides whether an entry was recorded in the program in which a frame is looked up (program_text.py)."""
+"""Decides whether an entry was recorded in the present program (program_text.py)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from precompiled.packages.program_text import Text
 
 
 class Program:
-    """The program of this process at the lookup of a frame: its texts, and the other modules that it has loaded.
+    """This process's program at the lookup of a frame: its texts, and its other loaded modules.
 
-    ``sources`` is a digest of the complete texts. ``code()`` is a digest of the parts that can matter to a trace
-    (program_text.py). An entry's header has both.
+    ``sources`` is a digest of the complete texts, ``code()`` of the parts that can matter to a trace (program_text.py).
+    An entry's header has both.
     """
 
     def __init__(
@@ -32,24 +32,24 @@ class Program:
         self._unrun: dict[str, dict[Place, CodeType]] | None = None  # maps a module to its functions that have not run
 
     def fix(self) -> None:
-        """Note which functions have not run yet. Call this before a trace, because a trace runs some functions."""
+        """Note which functions have not run. Call this method before a trace, which runs some functions."""
         if self._unrun is None:
             self._unrun = self._look()
 
     def parse(self) -> None:
-        """Parse the texts, so that another thread can call ``code()``. Takes about 20 ms for 1,000 lines, once."""
+        """Parse the texts once, so that another thread can call ``code()``. Takes about 20 ms for 1,000 lines."""
         for _name, text in self._texts:
             text.parse()
 
     def code(self) -> str:
-        """The digest of the parts of the texts that matter. Parses texts that are not parsed yet."""
+        """The digest of the parts of the texts that matter."""
         self.fix()
         unrun = self._unrun or {}
         shown = [(name, text.code(unrun.get(name, {}).keys())) for name, text in self._texts]
         return digest_of([shown, self._others]) if shown else ""
 
     def later(self) -> dict[str, CodeType]:
-        """Functions that had not run at ``fix`` and have not run since, by module and qualified name."""
+        """Functions that have not run, neither before nor since ``fix``, by module and qualified name."""
         found = [
             (f"{module}.{qualname}", code)
             for module, codes in (self._unrun or {}).items()
@@ -60,14 +60,14 @@ class Program:
         return {name: code for name, code in found if names[name] == 1}
 
     def before(self, later: Mapping[str, str]) -> dict[int, str]:
-        """For each function that has not run, map the id of its code to its digest in an entry (``Body.later``).
+        """For each function that has not run, map the id of its code to the digest in an entry (``Body.later``).
 
-        The comparison uses the entry's digest for these functions, so an edit of their bodies does not matter.
+        Descriptions use the entry's digests for these functions, so edits of their bodies do not matter.
         """
         return {id(code): later[name] for name, code in self.later().items() if name in later}
 
     def made(self, sources: str, code: str) -> bool:
-        """Whether an entry with these two digests was recorded in this program. ``sources`` is "" for any program."""
+        """Whether an entry with these two digests was recorded in this program. ``sources`` "": any program fits."""
         return sources in ("", self.sources) or (code != "" and code == self.code())
 
 

@@ -1,14 +1,14 @@
-"""Computes a digest of the parts of a program's text that can change what the program does.
+"""Computes a digest of the parts of a program's text that affect a trace.
 
-Users often start a program after an edit that cannot affect a trace: of a comment, the formatting, a docstring, a line
-that prints, or a function that runs later. So the digest of a source covers its compiled code, without:
+Many edits cannot affect a trace: of a comment, the formatting, a docstring, a line that prints, or a function that runs
+later. So the digest covers a source's compiled code without:
 
 - line numbers and docstrings,
 - statements that only print or log,
 - the bodies of functions that have not run (executed.py).
 
-A program may read a left-out text as data (a docstring as ``argparse``'s description, or by ``docopt``). In a trace,
-such data is a value, and guards and descriptions compare it, like any value from the command line.
+A program may read such a text as data (a docstring as ``argparse``'s description, or by ``docopt``). Guards and
+descriptions compare this data like any value.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from precompiled.core.definitions import codes_within
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.executed import Place, place_of
 
-# A comment that torch.jit.script reads.
+# Comments that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
 _LOGGER_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-# Functions and methods without side effects. A print or log call is left out only if its arguments call no others.
+# Functions and methods without side effects. The arguments of a removed print or log call may call no others.
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )
@@ -67,11 +67,11 @@ _PLAIN = (
 class Text:
     """A program's text, with a digest of the whole text, and a digest of the parts that matter.
 
-    The latter is seldom needed.
+    Few processes need the second digest.
     """
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
-        """``content`` is None for a program without a text, which is identified by ``digest``."""
+        """``content``: None for a program without a text, which ``digest`` identifies."""
         self.digest = digest if content is None else hashlib.sha256(content).hexdigest()
         self._content = content
         self._source: _Source | None = None
@@ -79,8 +79,8 @@ class Text:
     def parse(self) -> None:
         """Parse the text, once.
 
-        Only the thread that looks up or traces a frame may parse. Before CPython 3.13, a parse in a second thread makes
-        the program's own ``ast.parse`` raise SystemError ("AST constructor recursion depth mismatch",
+        Only the thread that looks up or traces a frame may parse. Before CPython 3.13, two parses at a time may raise
+        SystemError in the program's own ``ast.parse`` ("AST constructor recursion depth mismatch",
         python/cpython#106905).
         """
         if self._content is not None and self._source is None:
@@ -93,7 +93,7 @@ class Text:
 
 
 class _Source:
-    """A Python source, reduced to its code. If this Python cannot parse the source, all its bytes count."""
+    """A Python source, reduced to its code. If Python cannot parse the source, all bytes count."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = b"".join(_TYPE_COMMENT.findall(content))
@@ -118,10 +118,10 @@ class _Source:
         return state.hexdigest()
 
     def _unambiguous_places(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
-        """The members of ``unrun`` that identify exactly one function.
+        """The members of ``unrun`` that identify a single function.
 
-        Two lambdas on one line, for example, have the same name and line. Functions below a decorator that may replace
-        them or read their source are left out too.
+        Two lambdas on one line, for example, have the same name and line. Excludes functions whose decorator may
+        replace them or read their source.
         """
         places = Counter(place_of(inner) for inner in codes_within(code)) if unrun else {}
         return {
@@ -132,8 +132,8 @@ class _Source:
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
-    """``code_digest`` without the bodies of functions that have not run. The digest includes the names of their
-    arguments, because code can read these names.
+    """``code_digest`` without the bodies of functions that have not run, but with the names of their arguments, which
+    code can read.
     """
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
@@ -150,7 +150,7 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
 
 
 def _is_made_over(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether a decorator may replace the function or class, or read its source as Triton's does."""
+    """Whether a decorator may replace the function or class, or read its source (as Triton's)."""
     return any(ast.unparse(item).removesuffix("()") not in _CALL_ONLY for item in node.decorator_list)
 
 
@@ -158,7 +158,7 @@ def _strip(node: ast.AST, telling: _Telling) -> None:
     """Remove docstrings and statements that only print or log from all blocks within ``node``."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         block = getattr(node, name, None)
-        if not isinstance(block, list):  # the body of a lambda is one expression
+        if not isinstance(block, list):  # a lambda's body is an expression
             continue
         kept = []
         for statement in block:
@@ -182,8 +182,8 @@ def _decides_nothing(statement: ast.AST) -> bool:
 class _Telling:
     """Finds the statements of one source that only print or log.
 
-    Such statements are constants, ``print(...)``, and ``log.info(...)`` of a logger. A call is found only if the source
-    binds neither ``print`` nor the logger's name to anything else.
+    Such statements are constants, ``print(...)``, and ``log.info(...)`` of a logger. The source must bind ``print`` and
+    the logger's name to nothing else.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -210,7 +210,7 @@ class _Telling:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a node binds, in any scope; ``*`` if the names are unknown (``from module import *``)."""
+    """The names that a node binds in any scope. ``*`` for unknown names (``from module import *``)."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -239,7 +239,7 @@ def _loggers(node: ast.AST) -> Iterator[str]:
 
 
 def _is_plain(argument: ast.AST) -> bool:
-    """Whether an argument is computed without side effects."""
+    """Whether computing an argument has no side effects."""
     for node in ast.walk(argument):
         if isinstance(node, ast.Call):
             match node.func:

@@ -1,4 +1,4 @@
-"""Publishes recorded entries in a background thread, so that no training step waits for a disk."""
+"""Publishes recorded entries in a background thread, so that no call waits for a disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("precompiled.package")
 
 
 class Publisher:
-    """Writes entries in a thread that ends when no entry is left. The interpreter waits for that thread at exit."""
+    """Writes entries in a thread that ends with the last entry. The interpreter waits for this thread at exit."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -22,9 +22,9 @@ class Publisher:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def publish(self, write: Callable[[], object], failed: Callable[[BaseException], None]) -> None:
-        """Call ``write`` soon, in the thread. If it raises, call ``failed`` with the exception.
+        """Call ``write`` soon, in the thread. If ``write`` raises, call ``failed`` with the exception.
 
-        Raises StoreError if no thread can be started.
+        Raises StoreError if no thread can start.
         """
         with self._lock:
             self._waiting.append((write, failed))
@@ -59,7 +59,7 @@ class Publisher:
 
     def _after_fork(self) -> None:
         self._lock = threading.Condition()
-        self._waiting, self._thread = [], None  # the parent process writes what it has queued
+        self._waiting, self._thread = [], None  # the parent writes its queue
 
 
 def _write(write: Callable[[], object], failed: Callable[[BaseException], None]) -> None:

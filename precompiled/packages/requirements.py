@@ -1,4 +1,4 @@
-"""Compares an entry's requirements: the environment, settings and global state that must equal those of its trace."""
+"""Compares an entry's requirements: environment, settings and global state must be the same as in its trace."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from precompiled.torch_internals.graph import compiler_config, operator_override
 
 
 def requirements(options: Mapping[str, object]) -> dict[str, str]:
-    """Map the name of each requirement of this process to its value. A digest replaces a value of over 80 characters.
+    """Map the names of this process's requirements to values. A digest replaces a value of over 80 characters.
 
-    ``options`` are those of torch.compile. Raises Bypass if no worker could compile graphs of this process because of
-    overridden operators: Dynamo has no guards for these.
+    ``options``: the options of torch.compile. Raises Bypass if the program overrides operators so that no worker can
+    compile its graphs. Dynamo has no guards on these overrides.
     """
     operator_overrides.refuse([])
     settings = compiler_config.snapshot(options)
     facts = environment.facts(dynamo_state.first_device())
-    # Not a requirement: the artifacts are compiled already, so this host's compiler does not affect them.
+    # The artifacts are already compiled, so this host's compiler is not a requirement.
     facts.pop("compiler", None)
     facts["variables"] = {
         name: value for name, value in facts["variables"].items() if name.startswith(("TORCHINDUCTOR_", "TRITON_"))
@@ -47,10 +47,10 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 
 
 def _replaced() -> str:
-    """The functions of torch that the program has replaced, with the code that replaces them.
+    """The functions of torch that the program has replaced, and their replacements' code.
 
-    A replacement that Dynamo traces is guarded like any traced code. If only torch calls a replacement, the graph that
-    uses it has no artifact.
+    Dynamo guards on a traced replacement as on any traced code. If only torch calls a replacement, the graph has no
+    artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

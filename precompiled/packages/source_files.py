@@ -1,21 +1,20 @@
-"""Identifies the program of this process by a digest of the source files of all modules that it has loaded.
+"""Identifies this process's program by a digest of the source files of all loaded modules.
 
-Besides guards, a package depends on values that are compared one by one (packages/dynamo/unguarded.py). No list of such
-values is known to be complete, but every edit of the code changes a file. So by default a package is used only in a
-process with the same source files as the process that traced. The comparison of values then only has to distinguish
-different inputs of one program. With ``packages = "function"``, only the comparison of values decides (decision
-0017).
+Besides guards, packages compare the values that a trace read without guards (packages/dynamo/unguarded.py). That list
+of values may be incomplete, but every edit of the code changes a file. So by default, a package serves only processes
+with the same source files as the process that traced. The comparison of values then only has to distinguish inputs of
+one program. With ``packages = "function"``, only the comparison of values decides (decision 0017).
 
 What the digest covers:
 
-- For the user's own Python files it covers the content, wherever the files are. A fresh checkout of the same text is
-  the same program, and so is a text with an edit that cannot matter (program_text.py).
-- For code without a file (a notebook's cells, ``python -c``, a pipe, a script below cProfile) it covers the text or the
+- For the user's own Python files it covers the content, and not the path. The program stays the same after a new
+  checkout, or an edit that cannot matter (program_text.py).
+- For code without a file (a notebook's cells, ``python -c``, a pipe, a script under cProfile) it covers the text or the
   code.
 - For a module that a library generates in a temporary file it covers the functions, classes and values.
-- For installed files it covers path, size and modification time, by which Python also finds outdated bytecode.
-- It leaves out Python's library and torch, because an entry requires their versions. It also leaves out precompiled,
-  because a change that matters raises the version of an entry's format.
+- For installed files it covers path, size and modification time, as Python does for its bytecode.
+- It leaves out Python's library and torch, whose versions an entry requires. It also leaves out precompiled, where a
+  change that matters raises the version of the entries' format.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ from precompiled.packages.main_program import file_of
 from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
-LOOK_S = 1.0  # seconds between two checks whether files were saved
-# Packages whose modules do not count, because a trace or a compile imports further modules of these packages. The list
-# has torch, whose version an entry requires, packages that torch and precompiled import, and the main program, which
-# multiprocessing names __mp_main__.
+LOOK_S = 1.0  # seconds between two checks for saved files
+# Top-level modules that do not count: a trace or a compile imports further modules below them. These are torch, whose
+# version an entry requires, imports of torch and precompiled, and multiprocessing's name for the main program.
 _NOT_THE_PROGRAMS = frozenset(
     """
     __mp_main__ functorch jinja2 markupsafe mpmath msgspec networkx precompiled psutil sympy torch torchgen triton
@@ -57,17 +55,17 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 class SourceFiles:
     """The source files of this process.
 
-    A process has one such object. The object keeps, for each file, the state at the first read.
+    A process has one such object, which keeps the state of each file at its first read.
     """
 
     def __init__(self) -> None:
-        # maps a file to its status when it was read, and its content
+        # maps a file to its content, and its status at the read
         self._own: dict[str, tuple[os.stat_result, Text]] = {}
         self._files: dict[str, str] = {}  # maps a module of the user's own to its file
         self._generated: dict[str, str] = {}  # maps a module that this process has generated to a digest of its content
         self._installed: dict[str, tuple[object, ...]] = {}  # maps an installed module to its file, size and time
-        self._aside: set[str] = set()  # installed modules that a trace or a load has imported, which do not count
-        self._seen: dict[str, int] = {}  # maps a module to the id that its object had at the last check
+        self._aside: set[str] = set()  # installed modules that a trace or load imported, which do not count
+        self._seen: dict[str, int] = {}  # maps a module to its object's id at the last check
         self._problem: NotPortable | None = None  # the error of the last check
         self._looked = -math.inf
         self._texts: list[tuple[str, Text]] = []  # each module and its text at the last check
@@ -79,8 +77,7 @@ class SourceFiles:
     def program(self) -> Program:
         """The program as it is now.
 
-        Raises NotPortable if its source is unknown: the main program has no text, or a file was saved after it was
-        loaded.
+        Raises NotPortable if its source is unknown: the main program has no text, or a file was saved after its load.
         """
         self._asked = True
         main = [("", text) for text in main_program.texts()]
@@ -96,7 +93,7 @@ class SourceFiles:
         if self._problem is not None:
             raise self._problem
         now = time.monotonic()
-        # LOOK_S limits these checks: a first call has many frames, and a program may have many files
+        # LOOK_S limits these checks, because a first call has many frames and a program many files
         if now - self._looked > LOOK_S:
             self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
             self._looked, self._digest = now, None
@@ -106,11 +103,11 @@ class SourceFiles:
         return Program(self._digest, texts, others, self._unrun)
 
     def met(self, qualnames: Iterable[str]) -> None:
-        """Note that functions with these names have run: Dynamo has traced them, or a package replaced the trace."""
+        """Note that functions with these names have run: Dynamo traced them, or a package replaced the trace."""
         self._met.update(qualnames)
 
     def digests(self) -> dict[str, str]:
-        """Map the path of each of the user's own files that was read to the digest of its text."""
+        """Map the paths of the user's own files to the digests of their texts."""
         return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
 
     def _unrun(self) -> dict[str, dict[Place, CodeType]]:
@@ -126,14 +123,14 @@ class SourceFiles:
         return found
 
     def leave_out(self) -> None:
-        """Stop counting installed modules that a trace or a load has imported since the last ``program``."""
+        """Stop counting installed modules that a trace or load imported since the last ``program``."""
         if self._asked:  # otherwise the program itself may have imported them
             # The user's own modules count even if a trace imported them
             self._aside |= {*list(sys.modules)} - self._seen.keys()
         self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
-        """Classify ``new`` modules: all of them the first time, later only added ones."""
+        """Classify ``new`` modules: first all modules, later those that were added."""
         for known in (self._files, self._generated):
             for name in [name for name in known if name in new or name not in self._seen]:
                 del known[name]
@@ -156,7 +153,7 @@ class SourceFiles:
                 self._installed[name] = path, *_size_and_time(status)
 
     def _content(self, path: str) -> Text:
-        """The text of a module. Raises NotPortable if the file may differ from what was loaded."""
+        """The text of a module. Raises NotPortable if the file may differ from the loaded text."""
         now = _status(path)
         read = self._own.get(path)
         if read is not None:
@@ -176,10 +173,10 @@ class SourceFiles:
 
 
 def _is_generated(name: str, path: str) -> bool:
-    """Whether a library has generated the module's file in this process and loaded it by path, as torch_geometric does.
+    """Whether a library generated the module's file in this process and loaded it by path, as torch_geometric does.
 
-    Such a file is in the folder for temporary files, where no import finds it, and is younger than the process. If the
-    user edits it, a later process does not take it for generated, because it is then older than that process.
+    Such a file is in the folder for temporary files, where no import finds it, and is younger than the process. A file
+    that the user edits there is older than later processes, so they do not treat it as generated.
     """
     if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(tempfile.gettempdir()), "")):
         return False
@@ -198,9 +195,9 @@ def _is_generated(name: str, path: str) -> bool:
 def _held(module: ModuleType) -> str:
     """Digest of the content of a generated module.
 
-    The digest contains the code of functions and of the module's own classes, the module and name of classes from
-    elsewhere, the ``repr`` of plain values, and the type of all other values. The digest of the file cannot be used,
-    because the file has a different name in each process, and may have been removed.
+    The digest covers the code of functions and of the module's own classes, the module and name of other classes, the
+    ``repr`` of plain values, and the types of other values. The file's digest is no substitute, because the file may
+    have been removed.
     """
     held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])

@@ -1,1 +1,1 @@
-"""Describes values of a user's program as plain data, which two processes can compare."""
+"""Describes values of a program as plain data that two processes can compare."""

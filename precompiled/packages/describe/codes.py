@@ -1,4 +1,4 @@
-"""Computes digests of code objects, and finds what code reads. Files and line numbers do not affect a digest."""
+"""Computes digests of code objects, without files and lines, and finds the globals that code reads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, f
 
 
 class _Exactly:
-    """A code object as a dictionary key, compared by identity. (A code object with a dictionary among its constants is
-    not hashable.)
+    """A dictionary key that compares a code object by identity. Code with a dictionary among its constants has no
+    hash.
     """
 
     __slots__ = ("code",)
@@ -87,9 +87,9 @@ def _constant(value: object) -> object:
 
 @_once_for_each_code
 def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """The globals that code reads, and whether it iterates a constant set whose order differs between processes.
+    """Return the globals that code reads, and whether it iterates a constant set whose order differs between processes.
 
-    Cached for each code object: frames share most of their inlined code, and reading instructions is slow.
+    The result is cached, because reading instructions is slow and frames share most of their inlined code.
     """
     names, ordered = set(), False
     instructions = list(dis.get_instructions(code))
@@ -102,7 +102,7 @@ def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
 
 
 def globals_read(code: types.CodeType) -> frozenset[str]:
-    """The names that code reads from its globals or the builtins, without those that inner functions read."""
+    """The names that code reads from its globals or the builtins. Excludes reads by inner functions."""
     return read_by(code)[0]
 
 
@@ -115,7 +115,7 @@ def _has_an_order_of_its_own(value: object) -> bool:
 def is_hashed_alike(value: object) -> bool:
     """Whether a set's item has the same hash in all processes.
 
-    False for texts, and for objects that are hashed by their address.
+    False for texts and for objects whose hash is their address.
     """
     if type(value) is tuple:
         return all(map(is_hashed_alike, value))
@@ -123,14 +123,14 @@ def is_hashed_alike(value: object) -> bool:
 
 
 def module_of_globals(value: object) -> str | None:
-    """The name of the module whose globals this dictionary is, or None.
+    """The name of the module that has this dictionary as its globals, or None.
 
-    If bytecode from Dynamo creates a function of the program, the function's globals are a constant of that bytecode.
+    If Dynamo's bytecode creates a function of the program, the function's globals are a constant of the bytecode.
     """
     name = value.get("__name__") if type(value) is dict else None
     return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
 
 
 def namedtuple_scope(name: str) -> dict[str, object]:
-    """The globals of a namedtuple's ``__new__``, which belong to no module (Lib/collections/__init__.py)."""
+    """Make the globals of a namedtuple's ``__new__``, which belong to no module (Lib/collections/__init__.py)."""
     return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}

@@ -1,13 +1,12 @@
-"""Describes functions, classes, modules and values as plain data that means the same in another process.
+"""Describes functions, classes, modules and values as plain data that two processes can compare.
 
-Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. Within one
-process these assumptions are sound, because Dynamo's guards detect a change. Another process must compare content. So
-each object that a trace depends on is described when an entry is recorded, and again in the later process. If two
-descriptions differ, the entry is not used.
+Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. This is
+sound within one process, but a later process must compare content. So each object that a trace depends on is described
+in both processes. If two descriptions differ, the entry is not used.
 
 Code is described by its digest (codes.py), so moving a function does not change its description. The description of a
 class covers the code of the class and its bases, so a replaced method changes it. An object without a description
-raises ``NotPortable``; no object is left out silently.
+raises ``NotPortable``.
 """
 
 from __future__ import annotations
@@ -44,26 +43,25 @@ from precompiled.packages.describe.kinds import (
     virtual_subclasses,
 )
 
-MAX_DEPTH = 6  # levels of nested values that are described
+MAX_DEPTH = 6  # limit of nested levels in a description
 MAX_ITEMS = 4096
 
-# Attributes of a wrapper that its description leaves out. The values of the first three are in the wrapper's closure
-# too, and the fourth is an id. The last is set by torch at the first call (torch/_compile.py), which must not change a
-# description.
+# Attributes of a wrapper that its description leaves out. The wrapper's closure has the values of the first three, and
+# the fourth is an id. torch sets the last at the first call (torch/_compile.py), which must not change a description.
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )
-_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types of the objects to which pybind11 binds a function
-# The interpreter or abc writes these attributes. Their values differ between processes or class bodies, and no trace
-# depends on them.
+_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # pybind11 binds functions to these types
+# The interpreter or abc writes these attributes. No trace depends on their values, which differ between processes or
+# class bodies.
 _NOT_OF_A_CLASS = frozenset(
     """
     __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dict__ __doc__
     __firstlineno__ __module__ __orig_bases__ __parameters__ __qualname__ __static_attributes__ __weakref__ _abc_impl
     """.split()
 )
-# Modules whose classes are described by name alone. Each mock has its own class, which gains members when an attribute
-# of the mock is read; Dynamo does not trace code of unittest.
+# Modules whose classes are described only by name. Each mock has its own class, which gains members when code reads an
+# attribute of the mock. Dynamo does not trace code of unittest.
 _BY_NAME = ("builtins", "unittest.mock")
 _LONG_NUMBER = re.compile(r"\b\d{8,}\b")
 _OF_OPERATOR = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -74,42 +72,42 @@ def _nothing(_value: object) -> object:
     return None
 
 
-# Describes how torch's registries treat a class. Set by value_facts.py, because this package imports no torch.
+# Describes how torch's registries treat a class. value_facts.py sets it, because this folder imports no torch.
 registered: Callable[[type], object] = _nothing
-# Describes process groups, meshes and placements as plain data, and returns None for other values. Set by
-# packages/dynamo/ranks.py.
+# Describes process groups, meshes and placements as plain data. Returns None for other values. packages/dynamo/ranks.py
+# sets it.
 describe_distributed: Callable[[Any], Any] = _nothing
 
 
 class Descriptions:
-    """Makes and caches descriptions for one frame only: the program may replace a method before the next frame."""
+    """Makes and caches descriptions for one frame. The program may replace a method before the next frame."""
 
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        The map contains the functions that had not run when the entry was recorded and have not run in this process,
-        with their digests from the entry.
+        ``before`` has the functions that had not run when the entry was recorded and have not run in this process, with
+        the entry's digests.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}
         self._functions: dict[tuple[int, type | None], list[object]] = {}
         self._objects: dict[int, list[object]] = {}
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # keeps described objects alive, so that no id is reused
+        self._kept: list[Any] = []  # keeps described objects alive, so that ids stay unique
         # Digests of all code that is part of a description.
         self.covered: set[str] = set()
 
     # ------------------------------------------------------------------ identity
 
     def recount(self) -> None:
-        """Forget everything that depends on the order of calls to this object. Call this before each entry."""
+        """Forget all that depends on the order of calls to this object. Call this method before each entry."""
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
         self._classes.clear()
 
     def number(self, value: object) -> int | None:
-        """Number the objects in the order of the first calls: 0, 1, ... Equal numbers mean the same object.
+        """Number objects in the order of their first calls: 0, 1, ... Equal numbers mean the same object.
 
         A trace may distinguish two objects that have equal descriptions (``marker is MARKER``). Returns None for
         constants, whose identity is up to the interpreter.
@@ -120,7 +118,7 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """Number a storage by its address, as ``number`` does for an object: tensors in one storage get one number."""
+        """Number a storage by its address, as ``number`` does for an object. Tensors in one storage get one number."""
         return self._numbers.setdefault(~address, len(self._numbers))  # ids are not negative, so ~address is not an id
 
     # ------------------------------------------------------------------ values
@@ -155,7 +153,7 @@ class Descriptions:
         return self.thing(value, depth)
 
     def thing(self, value: Any, depth: int = 0) -> object:
-        """Describe an object on whose identity Dynamo guards."""
+        """Describe an object whose identity Dynamo guards."""
         kind = type(value)
         if kind in ATOMS:
             return [kind.__name__, repr(value)]
@@ -232,7 +230,7 @@ class Descriptions:
         return known
 
     def _named(self, value: object) -> list[object] | None:
-        """Describe an importable object of C or torch (a builtin, operator, dtype) by its name; None for others."""
+        """Describe an importable object of C or torch (a builtin, operator, dtype) by its name, or return None."""
         kind = type(value)
         if kind.__module__.split(".")[0] == "torch":
             if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
@@ -271,8 +269,8 @@ class Descriptions:
     def code_of(self, function: types.FunctionType) -> list[object]:
         """Describe a function's place, code and defaults, but not its closure, which has guards of its own.
 
-        Literal defaults have no guards if torch._dynamo.config.skip_guards_on_constant_func_defaults is set, as in
-        torch 2.11.
+        With torch._dynamo.config.skip_guards_on_constant_func_defaults, as in torch 2.11, literal defaults have no
+        guards.
         """
         defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
         given = {str(name): self.attribute(value) for name, value in defaults.items()}
@@ -281,9 +279,9 @@ class Descriptions:
     def function(self, function: types.FunctionType, depth: int = 0, owner: type | None = None) -> list[Any]:
         """Describe a function's place, code, defaults, and the values in its closure.
 
-        ``owner`` is the class that is being described, if the function is a method of it. A method that calls
-        ``super()`` closes over its class. The description of such a method states only that, and does not contain the
-        class again. Otherwise a description would depend on whether it began at the class or at the method.
+        ``owner``: the class in whose description the function occurs as a method, if any. A method that calls
+        ``super()`` closes over its class. Its description has a mark in place of the class. Otherwise a description
+        would depend on whether it began at the class or at the method.
         """
         key = (id(function), owner)
         known = self._functions.get(key)
@@ -291,15 +289,15 @@ class Descriptions:
             return known
         self._kept.append(function)
         shown: list[object] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
-        self._functions[key] = list(shown)  # values in its closure may lead back to the function
+        self._functions[key] = list(shown)  # the closure may lead back to the function
         try:
             if not is_torchs(function.__code__.co_filename):
-                # a method is part of a class, and ``attribute`` describes the parts of a class
+                # ``attribute`` describes the parts of a class
                 describe = self.value if owner is None else self.attribute
                 shown += self._held(function, depth, owner, describe)
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
-            else:  # torch's version is required, so only values in the closure can differ (a wrapped function, in_dims)
+            else:  # entries require torch's version, so only the closure (a wrapped function, in_dims) can differ
                 shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append([[name, self.attribute(item)] for name, item in held.items()])
@@ -342,7 +340,7 @@ class Descriptions:
             raise NotPortable(f"{what}: {reason}", code=reason.code) from reason
 
     def classes_in(self, function: types.FunctionType) -> list[object]:
-        """Describe the classes in a closure, also inside containers and objects, because they have no guards."""
+        """Describe the classes in a closure, which have no guards, even inside containers and objects."""
         found: list[object] = []
         seen: set[int] = set()
 
@@ -373,10 +371,10 @@ class Descriptions:
         return self._before.get(id(code)) or code_digest(code)
 
     def a_class(self, kind: type) -> list[object]:
-        """Describe a class by its place and by everything that it and its bases define.
+        """Describe a class by its place and by all that it and its bases define.
 
-        The description covers all functions (with defaults and closures) and all values. An object that the frame
-        creates has no source, so its only guard is on its class: ``Scale().factor`` is a constant of the trace.
+        This includes functions (with defaults and closures) and values. For example, ``Scale().factor`` is a constant
+        of the trace, because an object that the frame creates has no source, and only its class has a guard.
         """
         known = self._classes.get(kind)
         if known is not None:
@@ -397,7 +395,7 @@ class Descriptions:
             state.update(f"{values}\n".encode())
         state.update(f"{registered(kind)} {virtual_subclasses(kind)}\n".encode())
         for base in kind.__mro__:
-            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also for a base that defines nothing
+            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # even if the base defines nothing
             if base.__module__ in _BY_NAME or not is_heap(base):
                 continue
             plain = not is_torchs_module(base.__module__)
@@ -410,7 +408,7 @@ class Descriptions:
         return state.hexdigest()
 
     def _without_ids(self, text: str) -> str:
-        """Describe a library's data in a class (``__pydantic_core_schema__``), without ids of this process."""
+        """Remove ids of classes from the description of a library's data (``__pydantic_core_schema__``)."""
 
         def replaced(found: re.Match[str]) -> str:
             return "id" if any(found[0] == str(id(kind)) for kind in self._classes) else found[0]
@@ -423,9 +421,11 @@ class Descriptions:
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        """Describe a member of a class. ``plain``: the class is not torch's, so its attributes' values count too."""
+        """Describe a member of a class. ``plain``: whether values of attributes count, as in classes that are not
+        torch's.
+        """
         if is_a(value, types.FunctionType):
-            # For a function in a file of torch, only the values in its closure and attributes count.
+            # For a function of torch, only its closure and attributes count.
             return str(self.function(value, owner=owner))
         if is_a(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
@@ -439,7 +439,7 @@ class Descriptions:
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if is_a(value, type):
-            # A nested class has no source of its own, so everything in it is a constant of the trace.
+            # A nested class has no source, so all that it contains is a constant of the trace.
             users = plain and not is_installed(value)
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
@@ -448,10 +448,10 @@ class Descriptions:
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
     def attribute(self, value: Any, depth: int = 0) -> object:
-        """Describe a value in a class or a closure, although it may contain objects without a description.
+        """Describe a value in a class or a closure, even if it contains objects without a description.
 
-        Such an object (a lock, a logger) is described by its type alone. The rest of its container is described in
-        full. A trace that reads such an object is not kept (unguarded.py).
+        Such an object (a lock, a logger) is described only by its type, the rest of its container completely. A trace
+        that reads such an object is not kept (unguarded.py).
         """
         try:
             return self.value(value, depth)
@@ -476,7 +476,7 @@ class Descriptions:
         return ["opaque", kind.__module__, kind.__qualname__]
 
     def _given(self, cell: types.CellType, depth: int) -> object:
-        """Describe the content of a closure's cell if it is a function, container or constant. None for others."""
+        """Describe the content of a closure's cell if it is a function, container or constant; else return None."""
         try:
             held = cell.cell_contents
         except ValueError:
@@ -489,7 +489,7 @@ class Descriptions:
     def module(self, module: types.ModuleType) -> list[object]:
         """Describe a module by its name.
 
-        Objects in the module that a trace used have guards and descriptions of their own. The module's file is one of
-        the process's source files (packages/source_files.py).
+        The module's objects that a trace used have their own guards and descriptions. The program's digest covers the
+        module's file (packages/source_files.py).
         """
         return ["module", module.__name__]

@@ -1,7 +1,7 @@
-"""Describes for users, in words, the differences that packages find between two calls.
+"""Says in words how two calls differ for packages.
 
-``fact`` compares two descriptions at one guard (descriptions.py makes them). ``entries`` compares two entries of one
-function by their package_format.About. This module needs no torch and runs no code of an entry.
+``fact`` compares two descriptions (descriptions.py) of the value at one guard. ``entries`` compares the
+package_format.About of two entries of one function. This module needs no torch and runs no code of an entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TENSOR = (
     "is a parameter",
     "is a buffer",
 )
-# Names for the parts of a description whose first item is in _CODE_OF.
+# The parts of a description whose first item is in _CODE_OF.
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
@@ -37,21 +37,21 @@ _CODE_OF = ("class", "function", "code of")
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs, with both values if they help the user."""
+    """A difference, with both values if they help the user."""
 
     what: str
     here: str = ""
     before: str = ""
 
     def said(self, before: str) -> str:
-        """The difference as a phrase. ``before`` says when or where the other value was seen."""
+        """The difference as a phrase. ``before``: when or where the other value was seen."""
         if not self.here and not self.before:
             return self.what
         return f"{f'{self.what} ' if self.what else ''}{self.here} here, {self.before} {before}"
 
 
 def fact(kind: str, here: Any, before: Any) -> Difference:
-    """The first difference between two facts of one guard. ``kind`` is the guard's method of GuardBuilder."""
+    """The first difference between two facts of one guard. ``kind``: the guard's method of GuardBuilder."""
     if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
         index = _first(here[0], before[0])
         if index is not None and TENSOR[index] == "memory":
@@ -70,9 +70,9 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """Say how the calls of two entries differ. Guards that only one of the entries has are left out.
+    """Say how the calls of two entries differ. Ignores guards that only one entry has.
 
-    In the phrases, "here" means the first entry, and "there" the other one.
+    In the phrases, "here" is the first entry, and "there" the second.
     """
     (header, here), (other_header, there) = one, other
     found = [
@@ -80,7 +80,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
-    # Several functions inside other functions may have one name, so a name may have several codes.
+    # Several inner functions may have one name, so a name may have several codes.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
     found += [f"the source of {name} differs" for name in codes if codes[name] != other_codes.get(name, codes[name])]
     facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
@@ -105,7 +105,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
     return found
 
 
-# Requirements whose values are digests (packages/requirements.py), and the words for a difference in them.
+# The requirements whose values are digests (packages/requirements.py), and the words for a difference.
 _DIGESTS = {
     "inductor": "Inductor's settings differ (torch._inductor.config, mode=, options=); the graph's miss names them",
     "dynamo": "Dynamo's settings differ (torch._dynamo.config, stances, torch.compiler.allow_in_graph)",
@@ -114,12 +114,12 @@ _DIGESTS = {
 
 
 def requirement(name: str, here: str | None, before: str | None, when: str) -> str:
-    """Say how one requirement differs. ``when`` says when or where the other value was seen."""
+    """Say how one requirement differs. ``when``: when or where the other value was seen."""
     return _DIGESTS.get(name) or f"{name}: {_both('', here or 'none', before or 'none').said(when)}"
 
 
 def state(here: str, before: str, when: str) -> str:
-    """Say how Dynamo's global state differs, by its parts if both states are JSON objects."""
+    """Say how Dynamo's global state differs, part by part if both states are JSON objects."""
     try:
         one, other = (dict(parse_json(kept)) for kept in (here, before))
     except (ValueError, TypeError):
@@ -146,7 +146,7 @@ def _sizes(size: Any) -> str:
 
 
 def at(place: str) -> str:
-    """A place in the user's source, as the end of a sentence."""
+    """A place in the user's source, for the end of a sentence."""
     return f" ({place})" if place else ""
 
 
@@ -187,7 +187,7 @@ def _both(what: str, here: object, before: object) -> Difference:
 
 
 def _shown(value: Any) -> str:
-    """Show a description: [type, repr] of a constant as the repr, a class or function as its name. Shortened."""
+    """Show a description in a few words: a constant as its repr, a class or function as its name."""
     plain = isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value)
     if plain and value[0] in ("bool", "int", "float", "complex", "str", "bytes", "NoneType"):
         text = value[1]

@@ -1,4 +1,4 @@
-"""Defines the errors that say why a trace cannot be kept and why an entry is not used."""
+"""Defines the errors for a trace that cannot be kept and for an entry that does not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class NotPortable(PrecompiledError):
 
 
 class Mismatch(Exception):
-    """The entry does not fit the live frame. ``guard`` is the number of the guard that failed, if one did."""
+    """The entry does not fit the live frame. ``guard``: the number of the failed guard, if any."""
 
     def __init__(self, message: str, guard: int | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Classifies types: whether a type is the same in each process, and whether the state of its instances is visible."""
+"""Classifies types: whether a type is the same in each process, and whether all state of its instances is readable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import globals_read
 
-# Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
+# Top-level modules whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
 INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
 OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
@@ -34,7 +34,7 @@ CONTAINERS = (
     collections.defaultdict,
     collections.deque,
 )
-# Builtins whose result depends on things that no description covers.
+# Builtins whose result no description covers.
 IMPURE = frozenset({"open", "input", "globals", "locals", "eval", "exec", "id", "__import__", "breakpoint"})
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 
@@ -43,7 +43,7 @@ def state_of(value: object) -> dict[str, object] | None:
     """The attributes and slots of an instance of a Python class. None if the instance may hold other state."""
     state = dict(namespace_of(value))
     if type(value) is contextlib._GeneratorContextManager and _is_unused(state.get("gen")):
-        del state["gen"]  # a generator, which a decorator makes from func, args and kwds for each call
+        del state["gen"]  # a decorator makes this generator from func, args and kwds for each call
     if _holds_more(type(value)):
         return None
     for base in type(value).__mro__[:-1]:
@@ -63,8 +63,8 @@ def _is_unused(generator: object) -> bool:
 def says_all(value: object, method: str) -> bool:
     """Whether the value and the method's name describe a bound method completely.
 
-    True for ``keyword.iskeyword``, for example, which is a method of a frozenset. False for methods that give a set's
-    items in order, because that order differs between processes.
+    True for ``keyword.iskeyword``, for example, a method of a frozenset. False for methods that return a set's items,
+    because their order differs between processes.
     """
     if type(value) is frozenset:
         return method in _OF_SETS and all(type(item) in ATOMS for item in value)
@@ -72,8 +72,8 @@ def says_all(value: object, method: str) -> bool:
 
 
 def global_unseen(function: object) -> str | None:
-    """Name a global, or a builtin in IMPURE, that a function reads although Dynamo has not traced it; None if there is
-    none.
+    """For a function that Dynamo has not traced: name a global, or a builtin in IMPURE, that the function reads, or
+    None.
     """
     if not isinstance(function, types.FunctionType):
         return None
@@ -86,7 +86,7 @@ def is_heap(kind: type) -> bool:
 
 
 def virtual_subclasses(kind: type) -> list[str]:
-    """The program's classes that are registered as virtual subclasses of an abstract class or of its subclasses."""
+    """The program's classes that are registered as virtual subclasses of an abstract class or its subclasses."""
     found: set[str] = set()
     looked, left = {kind}, [kind]
     while left:
@@ -106,11 +106,10 @@ def is_installed(kind: type) -> bool:
 
 
 def _holds_more(kind: type) -> bool:
-    """Whether instances have room for state besides attributes and slots.
+    """Whether instances have room for state outside attributes and slots.
 
-    True for a lock or a compiled regular expression, for example. No other property distinguishes types of C extensions
-    from Python classes. The room is computed as in object.__reduce_ex__(2) (CPython, Objects/typeobject.c:
-    object_getstate_default).
+    True for a lock, for example. No other property distinguishes types of C extensions from Python classes. The
+    computation is that of object.__reduce_ex__(2) (CPython, Objects/typeobject.c: object_getstate_default).
     """
     pointer = struct.calcsize("P")
     members = (member for base in kind.__mro__ for member in vars(base).values())

@@ -1,4 +1,4 @@
-"""Finds the code of a trace again in a later process, by a module's name and names of attributes."""
+"""Names the code of a trace by module and attributes, for a later process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
-# The type of a function under functools.lru_cache. It is implemented in C, and its attribute ``__wrapped__`` is the
-# original function.
+# The type of a function under functools.lru_cache, which is in C. Its attribute ``__wrapped__`` is the original
+# function.
 _CACHE = type(functools.lru_cache(lambda: None))
 
 
 class Places:
-    """Finds the places of a trace's code objects: names under which a later process finds the same code."""
+    """Finds the places of code objects: names by which a later process finds the same code."""
 
     def __init__(self) -> None:
         self._by_file: dict[str, str] | None = None
 
     def place(self, code: types.CodeType) -> list[Any] | None:
-        """``[module, [attributes ...]]`` of the function that is or contains ``code``; None if no name leads to it."""
-        # The file name of a notebook's cell or a piped program belongs to no module.
+        """``[module, [attributes ...]]`` of the function that is or contains ``code``; None if there is no name."""
+        # A notebook's cell or a piped program has a file name that belongs to no module.
         module = self.module_of(code.co_filename) or "__main__"
         parts = outermost(code).split(".")
         for length in range(len(parts), 0, -1):
@@ -49,18 +49,18 @@ class Places:
 
 
 def codes_at(place: list[Any]) -> set[str]:
-    """Digests of all code at a place now: of the function, of functions that it wraps, and of functions inside them."""
+    """The present digests of all code at a place: of the function, functions that it wraps, and inner functions."""
     return {code_digest(code) for code in found_at(place)}
 
 
 def found_at(place: list[Any]) -> list[types.CodeType]:
-    """The code objects at a place, in the order in which they are found."""
+    """The code objects at a place, in the order of the search."""
     module, attributes = place
     found: object = sys.modules.get(module)
     if found is None:
         try:
-            found = importlib.import_module(module)  # the trace may have run an import statement inside a function
-        except Exception as error:  # noqa: BLE001 - the user's module may raise anything; then the place has no code
+            found = importlib.import_module(module)  # the trace may have run an import inside a function
+        except Exception as error:  # noqa: BLE001 - the user's module may raise anything
             interruptions.pass_on(error)
             return []
     for name in attributes:
@@ -72,7 +72,7 @@ def found_at(place: list[Any]) -> list[types.CodeType]:
 
 
 def codes_of(value: object) -> Iterator[types.CodeType]:
-    """The code of a function or class, of functions that it wraps, and of functions inside them."""
+    """The code of a function or class, of functions that it wraps, and of inner functions."""
     return _codes_of(value, set(), 0)
 
 
@@ -112,8 +112,8 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
 def locals_digest(kinds: dict[str, type]) -> str:
     """Return a digest of the names and types of a frame's locals.
 
-    Entries of skipped frames contain this digest. It leaves out the locals' values, because they do not affect whether
-    Dynamo skips a frame.
+    Entries of skipped frames contain this digest. Values are left out, because they do not affect whether Dynamo skips
+    a frame.
     """
     shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
     return hashlib.sha256(repr(shown).encode()).hexdigest()

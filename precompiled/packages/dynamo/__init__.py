@@ -1,4 +1,4 @@
-"""The part of packages that uses private names of torch: Dynamo's frames, guards and traces.
+"""Handles Dynamo's frames, guards and traces for packages, by private names of torch.
 
-Each file lists the private names that it uses, and the versions on which they were checked.
+Each file lists its private names, and the versions of torch on which they were checked.
 """

@@ -1,8 +1,7 @@
 """Keeps errors of this project's wrappers out of Dynamo's traces.
 
 trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, which may raise anything. If a
-wrapper itself raises an error, Dynamo still gets the result or the error of the wrapped function, and the trace of the
-frame is not kept.
+wrapper itself raises, Dynamo gets the result or error of the wrapped function, and the frame's trace is not kept.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -52,7 +51,7 @@ _calls = _Calls()
 def contain_errors(
     original: Callable[..., object], wrap: Callable[..., Callable[..., object]], now: Callable[[], TraceLog | None]
 ) -> Callable[..., object]:
-    """Return ``wrap(original, now)``, changed so that errors of the wrapper do not reach Dynamo.
+    """Return ``wrap(original, now)``, with the wrapper's errors kept from Dynamo.
 
     ``original`` runs once per call.
     """
@@ -89,6 +88,6 @@ def contain_errors(
             return call.result
         finally:
             _calls.open.pop()
-            call.error = call.result = None  # else an error's traceback keeps ``call`` and the program's objects alive
+            call.error = call.result = None  # else an error's traceback keeps the program's objects alive
 
     return replacement

@@ -1,9 +1,9 @@
-"""Hooks into Dynamo at the point where Dynamo has no code for a frame.
+"""Hooks into Dynamo where Dynamo has no code for a frame.
 
 The hook looks up a package for the frame. If none fits, Dynamo traces the frame and the hook records the trace.
 
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
-This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts anything.
+This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts.
 
 Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, ConvertFrameAssert.{_torchdynamo_orig_backend,
 _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
@@ -11,8 +11,7 @@ get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{
 2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
 torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._dynamo.backends.distributed.DDPOptimizer,
 torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper.config,
-torch._TorchCompileWrapper.{compiler_name, kwargs}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._TorchCompileWrapper.{compiler_name, kwargs}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _NEEDED = tuple(
 
 
 class FrameHandler(Protocol):
-    """The methods that the patched Dynamo calls (implemented by packages/automatic.py)."""
+    """The methods that the patched Dynamo calls. packages/automatic.py implements them."""
 
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...
@@ -66,7 +65,7 @@ _packages: FrameHandler | None = None
 
 
 def install(packages: FrameHandler) -> None:
-    """Call ``packages`` at each frame from now on. Idempotent. Raises NotPortable if this torch lacks a needed name."""
+    """Call ``packages`` at each frame from now on. Idempotent. Raises NotPortable if this torch lacks a name."""
     global _packages  # noqa: PLW0603
     _packages = packages
     if _patches:
@@ -78,7 +77,7 @@ def install(packages: FrameHandler) -> None:
         for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
             _patches.replace(converter, "__call__", _routed)
         trace_recording.install()
-    except BaseException:  # With only some of the patches in place, recordings would be wrong.
+    except BaseException:  # with only some of the patches, recordings would be wrong
         _packages = None
         remove()
         raise
@@ -111,7 +110,7 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
             return trace()
         known, problem, traceable = looked
         if not traceable:
-            # Most frames have no tensors (reads of a configuration, for example). Dynamo would skip such frames, too.
+            # Most frames have no tensors (reads of a configuration, for example). Dynamo skips such frames too.
             return installing.left_alone(known, "no tensor-related objects found in frame")
         try:
             found = _contained(_packages.find, known) if problem is None else None
@@ -130,9 +129,9 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
 def _looked(
     converter: object, frame: object, hooks: object, state: object
 ) -> tuple[Frame, NotPortable | None, bool] | None:
-    """Return the frame, why its trace cannot be kept (or None), and whether it has tensors, so that Dynamo traces it.
+    """Return the frame, the reason why its trace cannot be kept (or None), and whether it has tensors.
 
-    Returns None if packages do not apply to the frame.
+    Return None if packages do not apply.
     """
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
@@ -156,12 +155,10 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
 
 
 def _contained(step: Callable[..., object], *arguments: object) -> Any:
-    """Run a step of packages. Returns None if it fails, because a bug in packages must not end a call that torch can
-    serve.
-    """
+    """Run a step of packages. Returns None if it fails, because a bug in packages must not end the user's call."""
     try:
         return step(*arguments)
-    except BaseException as error:  # noqa: BLE001 - an object of the user's may raise anything
+    except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
         interruptions.pass_on(error)
         _note_failure(error)
         return None
@@ -175,7 +172,7 @@ def _note_failure(error: BaseException) -> None:
 
 
 def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | None:
-    """The frame, or None if packages do not apply: another backend, an export, or filtered guards."""
+    """The frame, or None if packages do not apply: for other backends, exports and filtered guards."""
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
         return None
@@ -200,7 +197,7 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | Non
 
 
 def _innermost(converter: object) -> object:
-    """The backend object that torch.compile() created, below Dynamo's wrappers."""
+    """Unwrap Dynamo's wrappers around the backend object that torch.compile() created."""
     backend = converter
     cuts = sys.modules.get("torch._dynamo.backends.distributed")  # cuts the graphs of DistributedDataParallel
     while True:
@@ -221,7 +218,7 @@ def _options(backend: Any) -> dict[str, object] | None:
 
 
 def entries_of(owner: object) -> list[tuple[str, str]]:
-    """Return (function, file name) of each entry that one torch.compile() recorded or used."""
+    """Return the function and file name of each entry that the code of one torch.compile() recorded or used."""
     if not hasattr(owner, _ENTRIES):
         setattr(owner, _ENTRIES, [])
     found: list[tuple[str, str]] = getattr(owner, _ENTRIES)
@@ -229,7 +226,7 @@ def entries_of(owner: object) -> list[tuple[str, str]]:
 
 
 def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
-    """The owner and the function of a result of torch.compile(). Raises NotPortable for anything else."""
+    """The owner and the function of a result of torch.compile(). Raises NotPortable for other objects."""
     context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
     if isinstance(function, torch.nn.Module):
         target = type(vars(function)["_modules"]["_orig_mod"]).forward if context is not None else None

@@ -1,4 +1,4 @@
-"""Reads what a trace depends on besides its guards: the state of the process, Dynamo's settings, and modes.
+"""Reads the state without guards on which a trace depends: of the process, Dynamo's settings, and modes.
 
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
@@ -36,7 +36,7 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
-# Settings that do not affect a trace: where files are, what is logged, and after how many recompiles Dynamo stops.
+# Settings that do not affect a trace: for the paths of files, for logs, and for limits of recompiles.
 _IRRELEVANT = frozenset(
     """
     _save_config_ignore accumulated_cache_size_limit accumulated_recompile_limit base_dir cache_size_limit
@@ -47,26 +47,26 @@ _IRRELEVANT = frozenset(
 
 
 def is_inductors(path: str) -> bool:
-    """Whether a module's file is code that Inductor has generated."""
-    # Inductor's cache_dir() is not called, because it would create the directory and set the variable.
+    """Whether Inductor generated a module's file."""
+    # Inductor's cache_dir() would create the directory and set the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
-    # codecache.get_path gives files such names. The directory may also contain files of other origin.
+    # codecache.get_path makes such names. The directory may contain files from elsewhere.
     return len(folder) == 2 and name[1:3] == folder
 
 
 def process_state() -> dict[str, str]:
-    """State of the process, besides modes and configuration, that a trace depends on without a guard."""
+    """The process's state that a trace depends on without a guard, except modes and configuration."""
     from torch.nn.modules import module
 
     return {
         "device": str(torch.utils._device.CURRENT_DEVICE),
-        # Results of torch.cuda.is_available(), device_count() and others are constants of a trace.
+        # A trace treats results of torch.cuda.is_available(), device_count() and others as constants.
         "current device": str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0),
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
-        # These types are constants of a trace, too. GlobalStateGuard checks them only if autocast is on.
+        # A trace treats these types as constants too. GlobalStateGuard checks them only if autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
         "process groups": ranks.process_groups(),
@@ -83,13 +83,13 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """Return an error if a mode is active under which packages are neither used nor recorded; else None."""
+    """Return an error if an active mode prevents packages; else None."""
     if torch._dynamo.config.compiled_autograd:
-        # Dynamo then also traces compiled autograd's own code in a backward, and modules that this code imports.
-        # Without an earlier trace, such a trace begins in the middle of an import that it needs, and fails.
+        # Then Dynamo also traces compiled autograd's own code in a backward, and the modules that this code imports.
+        # Without an earlier trace, that trace begins within an import that it needs, and fails.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
-        # Ranks communicate while they trace. A rank that traces while others use packages would wait forever.
+        # Ranks communicate while they trace. A tracing rank would wait forever for a rank that uses a package.
         return NotPortable("it is traced with torch._dynamo.config.enable_compiler_collectives", code="package-mode")
     active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     return in_a_mode() if active else None
@@ -117,7 +117,7 @@ def restored_global_state(kept: str) -> Any:
 
 
 def trace_configuration() -> str:
-    """Digest of Dynamo's settings, which decide what is traced and how.
+    """Digest of Dynamo's settings, which affect all traces.
 
     Raises NotPortable if a setting contains code that has no description.
     """
@@ -125,15 +125,15 @@ def trace_configuration() -> str:
     values = config.save_config_portable(ignore_private_configs=False)
     described = Descriptions()
     shown = [[name, described.value(value)] for name, value in sorted(values.items()) if name not in _IRRELEVANT]
-    # save_config_portable omits these two settings, but they name functions that a trace treats differently.
+    # save_config_portable omits these two settings, but they affect traces.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
-    # These settings say which sizes are symbolic, by the names of their sources (TORCH_COMPILE_DYNAMIC_SOURCES).
+    # These settings name the sources of sizes that are symbolic (TORCH_COMPILE_DYNAMIC_SOURCES).
     for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
         shown.append([name, getattr(torch.compiler.config, name, "")])
-    # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd also
-    # adds a function for each kind of autograd node that it traces. The digest leaves out these functions: a process
-    # that loads stored entries and traces nothing never adds them, but must get the same digest.
+    # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd adds a
+    # function for each kind of autograd node that it traces. The digest leaves out these functions, because a process
+    # that only uses packages never adds them.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in (
@@ -144,18 +144,18 @@ def trace_configuration() -> str:
     ):
         ids = getattr(torch._dynamo.trace_rules, name, None)
         shown.append([name, len(ids() - nodes) if ids is not None else 0])
-    # Whether a graph break raises (torch._dynamo.error_on_graph_break), if the configuration does not say so.
+    # Whether a graph break raises (torch._dynamo.error_on_graph_break), unless the configuration decides.
     breaks = getattr(torch._dynamo.utils, "_get_error_on_graph_break", lambda: None)()
     stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")
     return hashlib.sha256(repr((shown, breaks, str(stance))).encode()).hexdigest()
 
 
 def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, object]:
-    """The modes in which a trace would call the backend. Dynamo turns inference mode into no_grad for the call."""
+    """The modes in which a trace would call the backend: for the call, Dynamo replaces inference mode by no_grad."""
     with maybe_disable_inference_mode():
         return ambient_modes.read(uses_cpu, on_gpu)
 
 
 def passing() -> bool:
-    """Whether Dynamo may skip frames for a reason that applies to this run only."""
+    """Whether Dynamo may skip frames for a reason that holds only in this process."""
     return bool(torch._dynamo.config.suppress_errors or os.environ.get("TORCHDYNAMO_DEBUG_FUNCTION"))

@@ -1,9 +1,8 @@
 """Encodes bytecode and guards as bytes, and decodes them: plain data, code objects and Dynamo's sources.
 
-Objects of the user's are refused. Dynamo makes up names for one process (``__compiled_fn_3_5f1c...``,
-``__builtins_dict___7``), which occur in bytecode, sources and guard expressions. Such names are written as
-placeholders, and read as the names that the later process chooses. If the bytecode makes functions with a module's
-globals, the globals are written as the module's name.
+This file refuses objects of the user's. In bytecode, sources and guard expressions, Dynamo makes up names for one
+process (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` writes them as placeholders, and ``decode``
+replaces these by names of the later process. A module's globals are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,
@@ -53,7 +52,7 @@ def decode(data: bytes, name: Callable[[str], str]) -> Any:
     """Decode verified bytes of ``encode``, which can run code. ``name`` maps a placeholder to a name."""
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
-    # The context discards guards that some sources (ClosureSource, for example) install when they are made.
+    # The context discards guards that some sources (ClosureSource, for example) install at their creation.
     with torch._guards.tracing(torch._guards.TracingContext(None)):
         return unpickler.load()
 
@@ -91,7 +90,7 @@ class _Pickler(pickle.Pickler):
         if kind in _PLAIN or kind in _CONTAINERS or kind in _TORCH_VALUES:
             return NotImplemented
         if isinstance(value, torch._guards.Source) and not all(field.init for field in dataclasses.fields(value)):
-            # In 2.11, __reduce__ of a source also has the fields that its constructor does not take.
+            # In 2.11, a source's __reduce__ includes fields that its constructor does not take.
             return kind, tuple(getattr(value, field.name) for field in dataclasses.fields(value) if field.init)
         if isinstance(value, (torch._guards.Source, torch._guards.GuardEnvExpr)):
             return NotImplemented
@@ -111,7 +110,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pieces: Any) -> object:
         if isinstance(pieces, str):
-            if pieces not in sys.modules:  # do not import it: the program imports it before it calls the function
+            if pieces not in sys.modules:  # the program imports the module before it calls the function
                 raise Mismatch(f"the module {pieces} is not imported here")
             return vars(sys.modules[pieces])
         if isinstance(pieces, tuple):

@@ -1,11 +1,11 @@
-"""Defines the data of a frame and its trace while Dynamo compiles the frame, and the data of the stored entry.
+"""Defines the data of a frame and its trace while Dynamo compiles the frame, and the stored entry's data.
 
-Entries are pickles in users' stores. They contain the names of ``Body``, ``SkippedFrame``, ``Graph``,
-``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept`` and of their fields, and of ``entry_codec._code``. If
-you rename one, raise the FORMAT of entries.
+Entries in users' stores are pickles, which contain the names of ``entry_codec._code``, of ``Body``, ``SkippedFrame``,
+``Graph``, ``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept``, and of their fields. If you rename one,
+raise the FORMAT of entries.
 
-Private names: torch._dynamo.convert_frame.has_tensor_in_frame,
-torch._dynamo.guards.ShapeCodeParts.python_code_parts. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.convert_frame.has_tensor_in_frame, torch._dynamo.guards.ShapeCodeParts.python_code_parts.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About, function_key
 
-# backend.py gives Dynamo one callable for each graph. Under this name, the callable has its Graph (below) as an
-# attribute, so that trace_recording.py finds the graphs of a trace.
+# The attribute in which the callable of a graph has its Graph (below), for trace_recording.py.
 MARK = "_precompiled_graph"
-# Under this name, the callable has the tensors that it adds to its arguments
+# The attribute in which the callable has the tensors that it adds to its arguments
 # (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of an entry: everything that is needed to load its artifact."""
+    """A graph of an entry, with all that loading its artifact requires."""
 
     key: str
     name: str
@@ -52,8 +51,8 @@ class Graph:
     size_inputs: list[int]
     modules: dict[str, str]
     device: str
-    held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes after the graph's own arguments
-    groups: tuple[str, ...] = ()  # names of its process groups
+    held: tuple[Any, ...] = ()  # sources of the tensors that the callable takes after the graph's own arguments
+    groups: tuple[str, ...] = ()  # names of the graph's process groups
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,15 @@ class Frame:
     owner: object  # the backend object that torch.compile() made
     hooks: Any  # Dynamo's hooks of this call
     state: Any  # Dynamo's state of this code object
-    first: bool  # whether Dynamo has no compiled code for this frame's function yet
+    first: bool  # whether Dynamo has no compiled code for this frame's function
 
     def scope_with(self, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, object]:
-        """The frame's globals, with the names that Dynamo adds for its sources: aliases of modules, and builtins."""
+        """The frame's globals, with the names that Dynamo adds for sources: aliases of modules, and builtins."""
         made = {alias: importlib.import_module(module) for alias, module in imports.items()}
         return {**self.scope, **made, **dict.fromkeys(builtins_names, vars(builtins))}
 
     def has_tensors(self) -> bool:
-        """Whether Dynamo would trace the frame, according to Dynamo's own check."""
+        """Whether the frame has tensors by Dynamo's own check, so that Dynamo would trace it."""
         proxy = types.SimpleNamespace(
             f_code=self.code, f_locals=self.local, f_globals=self.scope, f_builtins=self.scope.get("__builtins__")
         )
@@ -97,7 +96,7 @@ class Frame:
 
     @property
     def function_key(self) -> str:
-        """The name of the store's directory with the entries of the frame's function."""
+        """The name of the store's directory for the entries of the frame's function."""
         return function_key(self.module, self.qualname, code_digest(self.code), one_graph=self.one_graph)
 
 
@@ -109,21 +108,20 @@ class Body:
     unguarded: Seen
     code: types.CodeType
     imports: dict[str, str]  # maps an alias in the globals to its module
-    # Other names in the globals that the bytecode uses: (name, kind, the value or data from which it is made).
+    # Other names in the globals that the bytecode uses: (name, kind, the value or data to make it).
     installed: list[tuple[str, str, Any]]
-    inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
+    inlined: list[tuple[list[Any], str]]  # the place of code, the digest of the code
     graphs: list[Graph]
-    assumed_constant: list[Asked]  # functions that the trace assumed to be constant; they are called again
-    # The functions that are described but had not run when the trace ended. Maps module and name to a digest of the
-    # code.
+    assumed_constant: list[Asked]  # functions that the trace assumed to be constant; a later process calls them again
+    # The described functions that had not run when the trace ended. Maps module and name to a digest of the code.
     later: dict[str, str] = field(default_factory=dict)
     sizes_met: tuple[Kept, ...] = ()  # sizes and numbers that this trace read, for the next trace
-    optimizers: tuple[Prepared, ...] = ()  # optimizers whose groups the trace has read
+    optimizers: tuple[Prepared, ...] = ()  # optimizers whose groups the trace read
 
 
 @dataclass
 class SkippedFrame:
-    """The pickled part of an entry for a frame that Dynamo skipped: everything that the skip may depend on."""
+    """The pickled part of an entry for a frame that Dynamo skipped: all that the skip may depend on."""
 
     reason: str
     locals: str  # digest of names and types
@@ -140,14 +138,12 @@ class SkippedFrame:
 
 @dataclass
 class Attempt:
-    """One attempt to trace a frame: the code objects that it reached, the values that it put into the globals, its
-    guards.
-    """
+    """One attempt to trace a frame: the code objects that it reached, its values in the globals, and its guards."""
 
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
-    # maps a name in this attempt to the globals of functions
+    # maps this attempt's names of functions' globals to these globals
     scopes: dict[str, dict[str, Any]] = field(default_factory=dict)
     guards: list[Any] = field(default_factory=list)  # a copy, because 2.15 clears the guards of a discarded attempt
 
@@ -157,18 +153,18 @@ class Traced:
     """The result of one call of Dynamo's converter."""
 
     body: Body | None = None
-    # maps a name that Dynamo made up in this process to its placeholder
+    # maps a name that Dynamo made up to its placeholder
     names: dict[str, str] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)  # fingerprints of the locals with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
-    described: set[str] = field(default_factory=set)  # digests of the code that is part of a description
+    described: set[str] = field(default_factory=set)  # digests of all described code
     trace_log: TraceLog = field(default_factory=TraceLog)
     sizes_met: list[Met] = field(default_factory=list)
-    # Dynamo starts another attempt if it finds that it must break the graph.
+    # Dynamo starts a new attempt if it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
-    skip: str | None = None  # why Dynamo left the frame uncompiled; None if it compiled the frame
-    result: Any = None  # what the converter returned to Dynamo
+    skip: str | None = None  # why Dynamo did not compile the frame; None if it did
+    result: Any = None  # the converter's result
 
     @property
     def imports(self) -> dict[str, str]:
@@ -177,7 +173,7 @@ class Traced:
 
     @property
     def scopes(self) -> dict[str, dict[str, Any]]:
-        """Map each name that stands for the globals of functions to these globals, for all attempts."""
+        """Map all attempts' names of functions' globals to these globals."""
         return {name: scope for attempt in self.attempts for name, scope in attempt.scopes.items()}
 
     @property
@@ -196,13 +192,13 @@ def qualnames(traced: Traced) -> set[str]:
     return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 
-# Functions that return numbers of a device. A trace treats the numbers as constants, but two GPUs of one name may
-# differ.
+# Functions that return numbers of a device. A trace treats these numbers as constants, but they may differ between GPUs
+# of one name.
 _DEVICE_NUMBERS = frozenset({"get_device_properties", "mem_get_info"})
 
 
 def device_numbers(traced: Traced) -> list[str]:
-    """The functions with which traced code may query numbers of a device. Empty if this host has no CUDA device."""
+    """The functions by which traced code may query numbers of a device. Empty without a CUDA device."""
     if not torch.cuda.is_available():
         return []
     met = [code for attempt in traced.attempts for code in attempt.code if not files.is_torchs(code.co_filename)]
@@ -210,9 +206,9 @@ def device_numbers(traced: Traced) -> list[str]:
 
 
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
-    """Return a digest of an entry's bytecode, its graphs' keys, and the values that Dynamo put into the globals.
+    """Return a digest of an entry's bytecode, its graphs' keys, and Dynamo's values in the globals.
 
-    ``names`` maps names made up in this process to placeholders.
+    ``names`` maps names that Dynamo made up to placeholders.
     """
     made = [body.code, *(what for _name, _kind, what in body.installed)]
     made += [[source.name for source in graph.held] for graph in body.graphs]
@@ -224,9 +220,9 @@ def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
 def meaning(body: Body, about: About, bytecode: str) -> str:
     """Return a digest of an entry's guards and effects, without line numbers.
 
-    ``bytecode`` is its ``bytecode_digest``.
+    ``bytecode``: the entry's ``bytecode_digest``.
     """
     asked = [repr(item) for item in body.assumed_constant]
-    shapes = body.guards.shapes  # no fact covers these: two traces may differ only in their ranges of sizes
+    shapes = body.guards.shapes  # no fact covers these, and two traces may differ only in ranges of sizes
     sizes = sorted(shapes.python_code_parts.exprs) if shapes is not None else []
     return hashlib.sha256(repr([bytecode, asked, sizes]).encode() + about.without_places().to_bytes()).hexdigest()

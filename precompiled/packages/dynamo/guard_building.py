@@ -1,7 +1,6 @@
 """Builds the guards of an entry on a live frame with Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
 
-The result equals the guards that a trace would have made in this process. Guards on identity are included; none is
-dropped.
+The result equals the guards of a trace in this process, including guards on identity.
 
 Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder}, torch._guards.{Guard, GuardsSet,
 TracingContext, tracing}, torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState},
@@ -42,7 +41,7 @@ class Rebuilder:
         self.reader = SourceReader(local, scope)
 
     def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
-        """Raise Mismatch unless every fact holds here. With ``check_source=False``, digests of code may differ."""
+        """Raise Mismatch unless every fact holds now. With ``check_source=False``, digests of code may differ."""
         dynamo_state.check_global_state(self._kept.global_state)
         if differs := guard_facts.sizes_differ(self._kept, self._local):
             raise Mismatch(differs)
@@ -65,7 +64,7 @@ class Rebuilder:
         ]
         shapes = kept.shapes
         if shapes is not None and not shapes.python_fallback:
-            # Use the expression in Python. The expression in C++ would have to be compiled now.
+            # Use the Python expression, because the C++ expression must be compiled first.
             shapes = dataclasses.replace(shapes, python_fallback=True)
         state = OutputGraphGuardsState(
             local_scope=self._local,
@@ -83,8 +82,8 @@ class Rebuilder:
             name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
             **kept.extra,
         )
-        # Some guards look up constants of the trace in the tracing context, so they get an empty context. Dynamo
-        # disables torch functions here, too. ``manager.check`` runs outside, because it must see the current state.
+        # Some guards look up the trace's constants in the tracing context, so they get an empty context. Like Dynamo,
+        # disable torch functions. ``manager.check`` runs outside the block, because it must see the current state.
         with (
             tracing(TracingContext(None)),
             torch._C.DisableTorchFunction(),
@@ -99,7 +98,7 @@ class Rebuilder:
         return manager
 
     def mark_static(self) -> None:
-        """Mark parameters as static, as a trace does: compiled autograd and other frames' traces read these marks."""
+        """Mark parameters as static, as a trace does. Compiled autograd and other frames' traces read these marks."""
         for source in self._kept.static:
             value = guard_facts.value_at(source, self.reader)
             if getattr(value, optimizers.STATIC, None) != "unguarded":
@@ -109,6 +108,6 @@ class Rebuilder:
 def _why(manager: Any, local: Mapping[str, object]) -> str:
     try:
         return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
-    except Exception as error:  # noqa: BLE001 - this is only part of a message
+    except Exception as error:  # noqa: BLE001 - only for a message
         interruptions.pass_on(error)
         return type(error).__name__

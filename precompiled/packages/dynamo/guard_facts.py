@@ -1,17 +1,15 @@
-"""Describes Dynamo's guards of one frame when they are made, and compares the descriptions in another process.
+"""Describes Dynamo's guards of a frame when Dynamo makes them, and compares the descriptions in a later process.
 
-Torch's own serialization pickles copies of the guarded values and builds guards from the copies. It drops guards on
-identity, which cannot be saved that way. This file saves no object of the user's. A stored guard is its *source*
-(``L['self'].training``), its kind, and a description of the value there (describe/descriptions.py). In the later
-process the frame is live, so the value at each source is described again. The guards are built (guard_building.py) only
-if all descriptions agree.
+Torch's own serialization pickles copies of the guarded values, and cannot save guards on identity. This file saves no
+object of the user's. A stored guard is its *source* (``L['self'].training``), its kind, and a description of the value
+at the source (describe/descriptions.py). In the later process the frame is live, so this file describes the value at
+each source again. guard_building.py builds the guards only if all descriptions agree.
 
 A value without a description, or a guard of an unknown kind, raises NotPortable.
 
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
 torch._dynamo.source.{LocalSource, is_from_unspecialized_nn_module_source}, torch._guards.{Guard, Source},
-torch.utils._pytree.tree_map, torch._subclasses.fake_tensor.FakeTensor.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch.utils._pytree.tree_map, torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state, optimizers, ranks, value_facts
 from precompiled.store.package_format import About, GuardText
 
-# Kinds of guards that depend on the state around the frame or on their parameters. No value is read from their source.
+# Kinds of guards that depend on the state around the frame or on their parameters, and not on their source.
 NO_FACT = frozenset(
     """
     AUTOGRAD_SAVED_TENSORS_HOOKS DEFAULT_DEVICE DETERMINISTIC_ALGORITHMS DICT_CONTAINS DICT_NOT_CONTAINS DUAL_LEVEL
@@ -58,8 +56,8 @@ _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
 # Suffixes of the sources of dictionaries whose keys are not compared. The keys of copyreg's table differ between
 # processes, and the keys of hooks are numbers that each process assigns.
 NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs", "_hooks_always_called")
-# Dynamo puts NOT_NONE_MATCH on the gradient of a parameter that an optimizer steps, and assumes that the gradient's
-# sizes, strides and other properties stay as they were in the trace.
+# Dynamo puts only NOT_NONE_MATCH on the gradient of an optimizer's parameter, and assumes that its sizes, strides and
+# other properties stay the same.
 _TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(
@@ -69,7 +67,7 @@ _MADE_UP = re.compile(
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 WHEN = "when it was traced"
 _ITEMS = re.compile(r", |[{}]")
-# Matches ids of objects, and version numbers of dictionaries, which differ between processes.
+# Matches ids of objects and version numbers of dictionaries, which differ between processes.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 
@@ -81,7 +79,7 @@ class Guards:
     """The guards of one entry, as they are pickled."""
 
     guards: list[GuardFact]
-    key_order: list[tuple[Source, Any]]  # source of a container that the trace iterated over, its keys in order
+    key_order: list[tuple[Source, Any]]  # source of an iterated container, its keys in order
     sizes: dict[Source, dict[str, Any]]
     aotautograd: list[object]
     shapes: Any  # ShapeCodeParts
@@ -89,13 +87,13 @@ class Guards:
     builtins_name: str | None
     extra: dict[str, object]  # fields that only some versions have
     codes: str  # digest of the guards' own expressions
-    static: list[object]  # sources of the tensors that a trace marks as static (parameters)
+    static: list[object]  # sources of the tensors (parameters) that a trace marks as static
 
 
 def describe(
     builder: GuardBuilder, guards: list[Guard], output: Any, shapes: object, described: Descriptions
 ) -> Guards:
-    """Describe Dynamo's guards, with the current values at their sources. No side effects. Raises NotPortable."""
+    """Describe Dynamo's guards and the current values at their sources. No side effects. Raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
     return Guards(
@@ -147,7 +145,7 @@ def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions
         try:
             found = _fact(kind, parameters, guard, reader, described)
             if kind in _TENSORS and isinstance(reader.get(guard), FakeTensor):
-                # Watch mode records with fake tensors, described as real ones. Compiled code needs real memory.
+                # Watch mode records fake tensors like real tensors. Compiled code needs real memory.
                 raise Mismatch(f"{source.name} is a fake tensor")
             if kind in ("TENSOR_MATCH", "ID_MATCH"):
                 _check_mark(source, kind, reader.get(guard))
@@ -160,11 +158,11 @@ def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions
 
 
 def _check_mark(source: Source, kind: str, value: object) -> None:
-    """Raise Mismatch if a tensor's static mark differs from the one in the trace.
+    """Raise Mismatch if a tensor's static mark differs from the trace's.
 
-    A tensor that a compiled optimizer has marked is an attribute of the graph; any other tensor is an input. An entry
-    made with a marked tensor does not serve an unmarked one, and vice versa. A marked tensor of a module is exempt,
-    because a trace marks it again.
+    A tensor that a compiled optimizer has marked is an attribute of the graph. Any other tensor is an input. So an
+    entry with a marked tensor does not serve an unmarked tensor, and vice versa. Marked tensors of modules are exempt,
+    because a trace marks them again.
     """
     marked = getattr(value, optimizers.STATIC, None) == optimizers.GUARDED
     if isinstance(value, torch.Tensor) and marked == (kind == "TENSOR_MATCH"):
@@ -174,13 +172,13 @@ def _check_mark(source: Source, kind: str, value: object) -> None:
 
 
 def compare_values(kept: list[GuardFact], reader: SourceReader) -> None:
-    """Like ``compare``, but only for constants. Values that cannot be read yet are skipped."""
+    """Like ``compare``, but only for constants. Skips values that cannot be read yet."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
         if kind in _VALUES:
             with contextlib.suppress(NotPortable):
                 found = described.value(value_at(source, reader))
-                if found != fact[: len(found)]:  # the fact of a set also has the set's number (Descriptions.number)
+                if found != fact[: len(found)]:  # a set's fact also has the set's number (Descriptions.number)
                     raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
@@ -189,7 +187,7 @@ def about(
 ) -> About:
     """Describe the guards for reports such as ``precompiled explain``.
 
-    The description contains no name that is valid in this process only.
+    The description contains no names that are specific to this process.
     """
     return About(
         guards=[
@@ -222,7 +220,7 @@ def _place(guard: Guard) -> str:
 
 
 def quick_fingerprint(value: object) -> str:
-    """A cheap fingerprint of a local, which is enough to skip most entries for other calls."""
+    """A cheap fingerprint of a local. It rules out most entries for other calls."""
     if isinstance(value, torch.Tensor):
         return f"{value_facts.kind_of(value).__qualname__} {value.dtype} {value.dim()}"
     if isinstance(value, types.FunctionType):
@@ -231,7 +229,7 @@ def quick_fingerprint(value: object) -> str:
 
 
 def guarded_locals(guards: list[Guard]) -> list[str]:
-    """Names of the locals whose types are guarded, so that an entry serves one type only."""
+    """Names of the locals with guards on their types, for which an entry serves a single type."""
     kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
     return sorted(
         {
@@ -243,7 +241,7 @@ def guarded_locals(guards: list[Guard]) -> list[str]:
 
 
 def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
-    """Name a tensor argument whose sizes an entry does not accept, as a message. None if all sizes are accepted."""
+    """Return a message with a tensor argument whose sizes an entry does not accept. None if it accepts all sizes."""
     for source, known in kept.sizes.items():
         if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
             size = known.get("size")
@@ -256,7 +254,7 @@ def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
 
 
 def without_code(fact: object) -> object:
-    """A description without the digests of code in it."""
+    """Remove the digests of code from a description."""
     if isinstance(fact, list):
         return [without_code(item) for item in fact]
     return "code" if isinstance(fact, str) and _DIGEST.fullmatch(fact) else fact
@@ -299,18 +297,18 @@ def _fact(
         return hasattr(value_at(base, builder), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
-        # Two sets of equal content must be distinguished if the frame adds to one of them.
+        # Two sets of equal content differ if the frame adds to one of them.
         return [*described.value(value), described.number(value)] if type(value) is set else described.value(value)
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # reads of its attributes have no guards
         return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # a guard on the function's __code__
-        if is_torchs(value.__code__.co_filename):  # several functions may share one code object (boolean_dispatch)
+        if is_torchs(value.__code__.co_filename):  # functions may share one code object (boolean_dispatch)
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in ranks.KINDS:
         return [described.thing(value), described.number(value)]
     if kind in _THINGS:
-        # Dynamo guards only on the identity of the tensor or optimizer, so describe here what a trace reads of it.
+        # Dynamo guards only on the identity of the tensor or optimizer, so describe what a trace reads of it.
         if isinstance(value, torch.Tensor):
             return value_facts.exactly(value, described)
         if isinstance(value, torch.optim.Optimizer):
@@ -348,18 +346,18 @@ def _fact(
 
 
 def order_of(value: object, source: Source, described: Descriptions) -> object:
-    """Describe the order of a container that a trace iterated over, on which Dynamo may have no guard."""
+    """Describe the order of an iterated container. Dynamo may have no guard on the order."""
     if isinstance(value, (set, frozenset)):
-        # ordered.py refuses traces that iterate over any other set.
+        # ordered.py refuses traces that iterate over other sets.
         return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
     if not isinstance(value, dict) or source.name.endswith(NO_KEYS):
         return None
-    # Dynamo usually has a guard on the keys as well, but not if the trace made a list of the dictionary.
+    # Dynamo has a guard on the keys too, unless the trace made a list of the dictionary.
     return keys_of(value, described)
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[object]:
-    """Describe the keys of a dictionary, in order. A tensor becomes its number, a module its class and its number."""
+    """Describe the keys of a dictionary, in order: a tensor by its number, a module by its class and number."""
     return [_key(key, described) for key in value]
 
 
@@ -373,13 +371,13 @@ def _key(key: object, described: Descriptions) -> object:
 
 
 def codes_digest(guards: list[Guard]) -> str:
-    """Return a digest of the guards' own expressions, without ids. It reveals differences that descriptions miss."""
+    """Return a digest of the guards' own expressions, without ids. It shows differences that descriptions miss."""
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():
-            # Cut off the type at the end: it may be a code object, with its file and line.
+            # Cut off the type at the end, which may be a code object with file and line.
             shown = _NUMBERS.sub("#", _MADE_UP.sub("@", code.partition(", type=")[0]))
-            if "{" in shown:  # items of a set, whose order depends on addresses (as in pytree's BUILTIN_TYPES)
+            if "{" in shown:  # the order of a set's items may depend on addresses (as in pytree's BUILTIN_TYPES)
                 shown = ", ".join(sorted(_ITEMS.split(shown)))
             lines.add(f"{guard.create_fn_name()} {shown}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
@@ -414,10 +412,9 @@ def functions_with_globals(
 ) -> list[tuple[object, str]]:
     """Find the functions whose ``__globals__`` is ``scope``.
 
-    Returns (source, "") if the source's value is the function, else (source of an object, name under which the object
-    or its class has the function). Code made at run time, such as a ``torch.fx.GraphModule``'s forward, has globals
-    that belong to no module. All its functions are returned, because in another process each may have globals of its
-    own.
+    Returns (source, "") if the source's value is the function, else (source of an object, name of the function in the
+    object or its class). Code from run time, such as a ``torch.fx.GraphModule``'s forward, has globals that belong to
+    no module. In another process each function may have its own globals, so all functions are returned.
     """
     found: list[tuple[object, str]] = []
     for source in sorted({guard.originating_source for guard in guards}, key=lambda source: source.name):
@@ -429,6 +426,6 @@ def functions_with_globals(
 
 
 def globals_of(value: object, name: str) -> dict[str, object] | None:
-    """The globals of a Python function, or of the function that an object or its class has as ``name``; else None."""
+    """The globals of a Python function, or of the function ``name`` of an object or its class; else None."""
     held = {**vars(type(value)), **getattr(value, "__dict__", {}), "": value}.get(name)
     return held.__globals__ if isinstance(held, types.FunctionType) else None

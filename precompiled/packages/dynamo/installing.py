@@ -1,8 +1,8 @@
 """Decides whether an entry fits a live frame, and gives the entry to Dynamo.
 
-Dynamo gets the ``GuardedCode`` that a trace would have given, and puts it into its own cache. So Dynamo itself handles
-recompile limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards. Upstream's second
-table (``_load_precompile_entry``) is not used.
+Dynamo gets the same ``GuardedCode`` as from a trace, and caches it. So Dynamo itself handles recompile limits, the
+match of backends, ``torch.compiler.reset`` and explanations of failed guards. Torch's second table
+(``_load_precompile_entry``) is not used.
 
 Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
 torch._dynamo.types.{GuardedCode, ConvertFrameReturn, ConvertFrameReturn.skip_reason (2.13, 2.15), wrap_guarded_code},
@@ -55,7 +55,7 @@ _FIRST = ("builtins", "module", "named", "weak reference", *_SCOPES)
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
     """Compare an entry's fingerprints of locals with the frame.
 
-    Returns why the entry cannot serve the frame, or None if it may.
+    Returns why the entry cannot serve the frame, or None if it might.
     """
     for name, before in locals_.items():
         here = quick_fingerprint(frame.local[name]) if name in frame.local else "absent"
@@ -73,9 +73,9 @@ def usable(
     *,
     check_source: bool = True,
 ) -> Rebuilder:
-    """Compare the live frame with everything that an entry depends on.
+    """Compare the live frame with all that an entry depends on.
 
-    ``undo`` gets callbacks that undo changes of the program's objects. Raises Mismatch with the first difference.
+    Appends callbacks to ``undo`` that undo changes of the program's objects. Raises Mismatch with the first difference.
     """
     modules = [what for _name, kind, what in body.installed if kind == "module"]
     modules += [module for module, *_asked in body.assumed_constant]
@@ -91,7 +91,7 @@ def usable(
         for module, qualname, values, named, before in body.assumed_constant:
             try:
                 now = Descriptions().value(object_at(module, qualname)(*values, **named))
-            except Exception as error:  # the function, or what it needs, is gone; other entries may fit
+            except Exception as error:  # the function may no longer exist; other entries may fit
                 raise Mismatch(f"{module}.{qualname} raises {type(error).__name__}: {error}") from error
             if now != before:
                 raise Mismatch(f"{module}.{qualname} returns {now}, but returned {before} when it was traced")
@@ -100,7 +100,7 @@ def usable(
 
 
 def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
-    """Prepare optimizers as a trace does, unless guards on values already rule the entry out."""
+    """Prepare optimizers as a trace does, unless guards on values rule the entry out."""
     value_of = _value_of(frame)
     try:
         optimizers.make_capturable(body.optimizers, value_of, undo)
@@ -118,10 +118,9 @@ def _value_of(frame: Frame) -> Callable[[Any], Any]:
 def _import(
     modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[GuardFact], frame: Frame
 ) -> None:
-    """Import the modules that the trace imported, unless guards on values already rule the entry out.
+    """Import the modules that the trace imported, unless guards on values rule the entry out.
 
-    Also runs Dynamo's preparations for libraries that it sees for the first time. For einops, the preparations fill a
-    table of backends, on which Dynamo guards.
+    Also run Dynamo's preparations for new libraries. For einops, they fill a table of backends on which Dynamo guards.
     """
     needed = {*modules, *(place[0] for place, _digest in inlined)}
     unmet = trace_rules._lazy_module_init.keys() & {module.split(".")[0] for module in needed}
@@ -144,7 +143,7 @@ def _import(
 def rebuilt(
     frame: Frame, rebuilder: Rebuilder
 ) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
-    """Build the guards. Returns a function that gives Dynamo the entry, with the callables of its graphs.
+    """Build the guards. Returns a function that takes the callables of the graphs and gives the entry to Dynamo.
 
     Raises Mismatch if the guards do not accept the frame.
     """
@@ -195,24 +194,24 @@ def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) ->
     if before.co_filename == now.co_filename and before.co_firstlineno == now.co_firstlineno:
         return code
     if code.co_filename != before.co_filename:
-        return code  # a function of another file, which the bytecode makes
+        return code  # the bytecode makes a function of another file
     consts = [_moved(const, before, now) if isinstance(const, types.CodeType) else const for const in code.co_consts]
     line = max(1, code.co_firstlineno + now.co_firstlineno - before.co_firstlineno)
     return code.replace(co_filename=now.co_filename, co_firstlineno=line, co_consts=tuple(consts))
 
 
 def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., object]:
-    """Make a resume function in the same way as OutputGraph.install_resume_function_global."""
+    """Make a resume function as OutputGraph.install_resume_function_global does."""
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
-    # Bytecode calls the result with the closure. A partial is in C, so Dynamo sees no Python frame of this project.
+    # Bytecode calls the result with the closure. A partial is in C, so Dynamo sees no frame of this project.
     return functools.partial(types.FunctionType, code, scope, name, None)
 
 
 @contextlib.contextmanager
 def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[list[str]]:
-    """Put modules and builtins into the globals under the names that sources use. An error removes them again."""
+    """Put modules and builtins into the globals under the names that sources use. After an error, remove them."""
     scope = frame.scope
     wanted: dict[str, object] = {}
     for alias, module in body.imports.items():
@@ -234,7 +233,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
     try:
         for alias, value in wanted.items():
             if alias not in scope:
-                if not alias.startswith("__"):  # not a name that Dynamo made up: see trace_recording.check_bytecode
+                if not alias.startswith("__"):  # the program's own name: see trace_recording.check_bytecode
                     raise Mismatch(f"the program has not imported {alias}, which the bytecode needs")
                 scope[alias] = value
                 added.append(alias)
@@ -247,7 +246,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
 
 
 def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> dict[str, object]:
-    """The live globals for functions whose globals belong to no module. ``scope`` is the frame's. Raises Mismatch."""
+    """The live globals of functions without a module. ``scope``: the frame's globals. Raises Mismatch."""
     if kind == "scope":
         return frame.scope
     if kind == "namedtuple":
@@ -267,7 +266,7 @@ def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> d
 
 @contextlib.contextmanager
 def or_discarded(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> Iterator[None]:
-    """Call ``discard`` if the block raises: the guards do not accept the call, or an artifact does not load."""
+    """Call ``discard`` if the block raises, because guards do not accept the call or an artifact does not load."""
     try:
         yield
     except BaseException:
@@ -287,7 +286,7 @@ def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextl
 
 
 def make_skip_result(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
-    """Dynamo's result for a frame that an entry says to skip. Raises Mismatch if the entry does not fit the call."""
+    """Dynamo's result for a frame that the entry skips. Raises Mismatch if the entry does not fit the call."""
     _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")

@@ -1,9 +1,9 @@
-"""Switches packages on when Dynamo is imported, or else at the first ``torch.compile``.
+"""Switches packages on if Dynamo is imported, or else at the first ``torch.compile``.
 
-Packages import Dynamo, which takes half a second. So ``import precompiled`` must not switch packages on.
+Packages import Dynamo, which takes half a second, so ``import precompiled`` must not switch packages on.
 
-Private names: torch._TorchCompileInductorWrapper.__init__, torch._TorchCompileWrapper.__init__.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._TorchCompileInductorWrapper.__init__, torch._TorchCompileWrapper.__init__. Checked on 2.11.0,
+2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -52,12 +52,11 @@ def _first(switch_on: Callable[[], None], original: Callable[..., Any]) -> Calla
 def _switch(switch_on: Callable[[], None]) -> None:
     global problem  # noqa: PLW0603
     try:
-        # The import creates many objects. Without ``seldom``, the next garbage collection, which happens in the first
-        # call, would be a full one.
+        # The import creates many objects. Without ``seldom``, the first call would run a full garbage collection.
         with garbage_collection.seldom():
             switch_on()
         problem = None
-    except Exception as error:  # noqa: BLE001 - this torch lacks a private name: packages are off, the rest works
+    except Exception as error:  # noqa: BLE001 - if this torch lacks a private name, only packages are off
         interruptions.pass_on(error)
         problem = f"{type(error).__name__}: {error}"
         log.warning("packages are off with torch %s: %s", torch.__version__, problem)

@@ -1,26 +1,25 @@
 """Detects the program's functions that Dynamo runs during a trace instead of tracing them.
 
 Dynamo computes some values in Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the ``__add__``
-of a metaclass. Reads in such a function have no guard. So each call of a function of the program during a trace is
-noticed (``NativeCall``), and native_reads.py describes what the function read, or refuses the trace.
+of a metaclass. Reads in such a function have no guard. So this file notes each call of a function of the program during
+a trace (``NativeCall``). native_reads.py describes what the function read, or refuses the trace.
 
-How calls are noticed:
+How this file notes calls:
 
-- CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing once a code object is switched off. So
-  these versions watch the whole trace.
-- On older versions, ``sys.setprofile`` halves Python's speed. So a trace is watched only after it has read a value
-  whose functions Dynamo may call (``meets``).
+- CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing for code objects that are switched off.
+  So this file watches the whole trace.
+- On older versions, ``sys.setprofile`` halves Python's speed. So this file watches a trace only after it has read a
+  value whose functions Dynamo may call (``meets``).
 
-Calls that are not noticed:
+Calls that this file ignores:
 
-- Calls whose result Dynamo does not use (_INCIDENTAL): Dynamo hashes each value to look it up in Dynamo's tables.
-- Calls below an operator or in an import (_BELOW): the keys of artifacts and the requirements cover these.
-- Calls in guards and in the compile (``paused``).
+- Calls whose result does not affect the trace (_INCIDENTAL): for example, Dynamo hashes values for its tables.
+- Calls below an operator or in an import (_BELOW), which artifacts' keys and requirements cover.
+- Calls in guards or in the compile (``paused``).
 
-Private names: torch._dynamo.utils.hashable,
-torch._dynamo.variables.builder.VariableBuilder.wrap_module,
-torch._dynamo.variables.user_defined.UserDefinedClassVariable.is_supported_random, torch.utils._pytree.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.utils.hashable, torch._dynamo.variables.builder.VariableBuilder.wrap_module,
+torch._dynamo.variables.user_defined.UserDefinedClassVariable.is_supported_random, torch.utils._pytree. Checked on
+2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ _DYNAMOS = frozenset(
         "hypothesis",
     }
 )
-# Functions of torch that call the program's functions but do not use the results: (end of the file's name, function).
-# None: any function.
+# Functions of torch that call the program's functions but ignore the results: (end of the file's name, function or None
+# for all).
 _INCIDENTAL = (
     ("torch/_dynamo/trace_rules.py", None),
     ("torch/_dynamo/utils.py", "hashable"),
@@ -77,7 +76,7 @@ _BELOW = ("torch/_library/", "torch/_ops.py", "torch/library.py", "torch/_subcla
 _CODE_OF_AN_EVAL = "<module>"  # the name of the code of an eval() or an import
 _OF_SUBCLASSES = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__", "__del__")
 _ASKED_FOR_A_NAME = ("__getattr__", "__getattribute__")
-# Functions that Dynamo calls on an instance of a class of the program, and whose result affects the trace.
+# Functions that Dynamo calls on an instance of a class of the program. The result affects the trace.
 _OF_INSTANCES = ("__class__", "__class_getitem__")
 _MAKES_A_CLASS = frozenset({"__new__", "__init__", "__prepare__", "__init_subclass__", "mro"})
 _MODULE_OF = type.__dict__["__module__"].__get__  # a metaclass may define another ``__module__``
@@ -88,7 +87,7 @@ FROM_THE_BEGINNING = sys.version_info >= (3, 12)
 
 @dataclass(frozen=True)
 class NativeCall:
-    """An untraced call of a function of the program. ``arguments`` includes the values of its closure."""
+    """An untraced call of a function of the program. ``arguments`` include the values of the closure."""
 
     code: types.CodeType
     scope: dict[str, Any]
@@ -97,7 +96,7 @@ class NativeCall:
 
 @dataclass
 class NativeCalls:
-    """The calls noticed in one trace. ``problem`` says why some calls may have been missed."""
+    """The calls in one trace. ``problem`` says why calls may be missing."""
 
     calls: list[NativeCall] = field(default_factory=list)
     problem: NotPortable | None = None
@@ -116,7 +115,7 @@ _watch = _Watch()
 
 @contextlib.contextmanager
 def watching() -> Iterator[NativeCalls]:
-    """Collect the calls that the trace in this block makes. A collected call may hold objects of the user's."""
+    """Collect the calls of the trace in this block. A collected call may hold objects of the user's."""
     _watch.noticed, _watch.pauses = NativeCalls(), 0
     try:
         if FROM_THE_BEGINNING:
@@ -138,7 +137,7 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: object) -> None:
-    """Note a value that a trace has read. Watch the trace if Dynamo may call functions of the value's class."""
+    """Note a value that a trace has read: watch the trace if Dynamo may call functions of the value's class."""
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
         _begin(noticed)
@@ -192,11 +191,11 @@ def _note(frame: types.FrameType) -> None:
         if not _counts(frame):
             return
         values = frame.f_locals
-        # the 2 are *args and **kwargs, if the function has them
+        # 2 for *args and **kwargs, if the function has them
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
         arguments = [values[name] for name in (*names, *code.co_freevars) if name in values]
         noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))
-    except BaseException as error:  # noqa: BLE001 - locals of the user's may raise anything
+    except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
         interruptions.pass_on(error)
         said = f"a call of {code.co_name} cannot be inspected: {type(error).__name__}"
         noticed.problem = NotPortable(said, code="package-native-call")
@@ -213,7 +212,7 @@ def _counts(frame: types.FrameType) -> bool:
         if among_the_programs and not _is_ours(file, caller.f_globals):
             if function in _OF_SUBCLASSES or _is_a_look(caller):
                 return False
-        elif among_the_programs:  # the caller of the program's outermost function is reached
+        elif among_the_programs:  # this frame called the program's outermost function
             among_the_programs = False
             if files.is_ours(file) or any(
                 file.endswith(end) and function == (of or function) for end, of in _INCIDENTAL
@@ -226,7 +225,7 @@ def _counts(frame: types.FrameType) -> bool:
 
 
 def _is_a_look(frame: types.FrameType) -> bool:
-    """Whether Dynamo is reading one of its own or Python's attributes (``__class__``) from an object."""
+    """Whether Dynamo reads a special attribute (``__class__``) or its own mark from an object."""
     if frame.f_code.co_name not in _ASKED_FOR_A_NAME or frame.f_code.co_argcount != 2:
         return False
     asked = frame.f_locals.get(frame.f_code.co_varnames[1])
@@ -277,7 +276,7 @@ def _is_profiled() -> bool:
 def _begin(noticed: NativeCalls) -> None:
     try:
         _report_calls(noticed)
-    except BaseException as error:  # noqa: BLE001 - a trace must not end because of this
+    except BaseException as error:  # noqa: BLE001 - a trace must not fail because of our error
         interruptions.pass_on(error)
         noticed.problem = _unnoticed(f"{type(error).__name__}: {error}")
 
@@ -322,7 +321,7 @@ def _end() -> None:
 if sys.version_info >= (3, 12):
 
     def _monitor() -> int | None:
-        """Make a tool of sys.monitoring report calls, if a tool id is free. Other programs' tools are left alone."""
+        """Report calls by a tool of sys.monitoring, if a tool id is free."""
         monitoring = sys.monitoring
         for tool in (4, 3):  # ids that are not reserved for a kind of tool
             if monitoring.get_tool(tool) is None:
@@ -334,7 +333,7 @@ if sys.version_info >= (3, 12):
         return None
 
     def _started(code: types.CodeType, _offset: int) -> object:
-        """Python calls this function for function calls in any thread. A thread without a trace ignores them."""
+        """Python reports calls in any thread to this function. In a thread without a trace, ignore the calls."""
         if not code.co_filename.startswith("<") and _is_ours(code.co_filename, {}):
             return sys.monitoring.DISABLE
         if _watch.noticed is not None:

@@ -1,8 +1,8 @@
-"""Describes the values that were read by functions which Dynamo ran during a trace (native_calls.py).
+"""Describes the values that functions read if Dynamo ran them during a trace (native_calls.py).
 
-The code of such a function is already part of a description, because Dynamo reached it through a class or a function.
-The function also reads its globals, its arguments, and the variables of its closure. All of these are described
-completely, because no guard says which parts matter. If a value has no description, the trace is refused.
+A description already covers the code of such a function, because Dynamo found it through a class or a function. This
+file describes its globals, arguments and closure completely, because no guard says which parts matter. If a value has
+no description, this file refuses the trace.
 
 Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -44,7 +44,7 @@ _PLAIN = (
     type,
     enum.Enum,
 )
-# Modules of Python's whose functions give the same result in each process.
+# Python's modules whose functions return the same in each process.
 _PURE = frozenset(
     """
     abc builtins collections collections_abc dataclasses enum functools itertools math operator re string types typing
@@ -80,7 +80,7 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
 
 
 def compare(kept: list[Read], described: Descriptions) -> None:
-    """Raise Mismatch unless the globals have equal descriptions here."""
+    """Raise Mismatch unless the globals have equal descriptions in this process."""
     for module, name, fact in kept:
         scope = vars(sys.modules[module]) if module in sys.modules else {}
         if name not in scope or described.value(scope[name]) != fact:
@@ -88,10 +88,10 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 
 
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
-    """Return the sources of the objects that the noticed calls got as arguments. The caller describes their state.
+    """Return the sources of the arguments of the noted calls. The caller describes their state.
 
-    An object without a source was created by the trace, or is part of an object that is described. Raises NotPortable
-    if it has no description.
+    The trace created an object without a source, or the object is part of a described object. Raises NotPortable if it
+    has no description.
     """
     found: dict[str, object] = {}
     for call in log.native.calls:
@@ -133,16 +133,16 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, object]]:
 class _Within(Descriptions):
     """Finds memos and impure functions inside containers, objects and classes.
 
-    A description has only the name of such a function, and a trace cannot tell whether a call used it.
+    A description has only the name of such a function, and a call may have used the function.
     """
 
-    elsewhere: str | None = None  # the first such function, for the error message
+    elsewhere: str | None = None  # the first such function, for the message
 
     def check(self, call: NativeCall, *values: object) -> None:
         """Raise NotPortable if an argument of the call or a value that the call reads contains such a function."""
         for value in values:
             if not isinstance(value, torch.Tensor):
-                with contextlib.suppress(NotPortable):  # the caller describes the value too, and reports the error
+                with contextlib.suppress(NotPortable):  # the caller describes the value too, and raises the error
                     self.value(value)
         if self.elsewhere is not None:
             raise _refused(call, f"may read {self.elsewhere}")
@@ -170,9 +170,8 @@ def _imported(code: types.CodeType) -> set[str]:
 def _leads_elsewhere(value: Any) -> str | None:
     """Return a phrase for ``value`` if code can get undescribed values from it; else None.
 
-    Code can get undescribed values from a module, and from an object of Python's or torch's that is not pure
-    (``os.getenv``, a path, a lock). It can also get them from a memo, whose function does not run if the result is
-    cached.
+    Code can get undescribed values from a module, from an impure object of Python's or torch's (``os.getenv``, a path,
+    a lock), and from a memo, whose function does not run if the result is cached.
     """
     if type(value) is types.ModuleType:
         return None if value.__name__ in _PURE else f"the module {value.__name__}"
@@ -188,7 +187,7 @@ def _leads_elsewhere(value: Any) -> str | None:
 
 
 def _objects(values: Any, depth: int = 0) -> Iterator[object]:
-    """The values whose state is not part of the description of a class."""
+    """The values whose state the description of a class does not cover."""
     for value in values:
         kind = type(value)
         if kind in _CONTAINERS and depth < MAX_DEPTH:

@@ -1,16 +1,16 @@
-"""Repeats for an entry what Dynamo does to an optimizer with a compiled ``step`` before it traces the step.
+"""Does for an entry what Dynamo does to an optimizer before it traces the optimizer's compiled ``step``.
 
 Dynamo does not trace how an optimizer creates its state (torch/_dynamo/variables/optimizer.py). During the trace,
-Dynamo calls ``_init_group`` on the program's own optimizer, once for each group. Then the state exists, and Dynamo
-makes guards on it. Dynamo also marks parameters and state as static. The marked tensors become attributes of the graph,
-each with a guard on its identity (torch_internals/client/graph_attributes.py makes inputs of them).
+Dynamo calls ``_init_group`` on the program's own optimizer, once for each group. Then Dynamo makes guards on the state,
+and marks parameters and state as static. The marked tensors become attributes of the graph, each with a guard on its
+identity. torch_internals/client/graph_attributes.py turns them into inputs.
 
-In a later process, no state exists before the first step. So Dynamo's calls of ``_init_group`` are recorded, and
-repeated on the live optimizer before its state is compared. If the entry does not fit the call, the effects of these
-calls are undone.
+In a later process, no state exists before the first step. So this file records Dynamo's calls of ``_init_group``, and
+repeats them on the live optimizer before its state is compared. If the entry does not fit, this file undoes the
+effects.
 
-This file calls only torch's own ``_init_group``. That function reads only parameters, gradients, the group and the
-state. All of these have guards except the gradients, which this file describes instead.
+This file calls only torch's own ``_init_group``, which reads parameters, gradients, the group and the state. The
+gradients have no guards, so this file describes them.
 
 Private names: torch._dynamo.variables.optimizer.OptimizerVariable.{get_python_args, value, source},
 torch._dynamo.variables.optimizer.OptimizerVariable._safe_to_set_capturable (2.15),
@@ -41,17 +41,17 @@ _ABSENT = object()
 # 2.15 sets ``capturable`` only while it calls ``_init_group``.
 _FOR_A_CALL = hasattr(OptimizerVariable, "_safe_to_set_capturable")
 
-# An optimizer's source, and the calls of its ``_init_group``.
+# An optimizer's source and the calls of its ``_init_group``.
 Prepared = tuple[Any, tuple[Call, ...]]
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
+    """Yield owner and name of each function of Dynamo to wrap, and the wrapper's maker (trace_patches)."""
     yield OptimizerVariable, "get_python_args", _initialised
 
 
 def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note the arguments of ``_init_group``, which Dynamo computes just before the call."""
+    """Note the arguments of ``_init_group``. Dynamo computes them just before the call."""
 
     def get_python_args(self: Any, *args: object, **kwargs: object) -> object:
         values, named = original(self, *args, **kwargs)  # raises if Dynamo will trace the call
@@ -76,7 +76,7 @@ def _argument(value: object, groups: list[int]) -> tuple[str, object]:
 
 
 def _not_torchs(optimizer: object) -> str | None:
-    """Return why an entry must not call ``_init_group``, or None if it may.
+    """Return the reason why an entry must not call ``_init_group``, or None.
 
     A method that is not torch's own may read anything.
     """
@@ -92,7 +92,7 @@ def _not_torchs(optimizer: object) -> str | None:
 
 
 def prepared_optimizers(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepared, ...]:
-    """The optimizers whose groups a trace has read, with the calls of ``_init_group``."""
+    """The optimizers whose groups a trace read, with the calls of ``_init_group``."""
     found = {}
     for guard in guards:
         source = guard.originating_source
@@ -127,7 +127,7 @@ def make_capturable(optimizers: Iterable[Prepared], value_of: Callable[[Any], An
 
 
 def _capturable(optimizer: torch.optim.Optimizer, undo: contextlib.ExitStack) -> None:
-    """Set ``capturable`` for groups on a GPU that have no state yet, so that their steps are counted on the GPU."""
+    """Set ``capturable`` for groups on a GPU without state, so that the GPU counts their steps."""
     for group in optimizer.param_groups:
         parameters = group["params"]
         if (
@@ -161,7 +161,7 @@ def prepare(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo
                     if _FOR_A_CALL:
                         _capturable(optimizer, after)
                     optimizer._init_group(*map(argument, values), **more)
-            except Exception as error:  # ``_init_group`` rejects these gradients, and would do so in a trace too
+            except Exception as error:  # ``_init_group`` rejects these gradients, as in a trace
                 raise Mismatch(f"{type(optimizer).__qualname__}._init_group raises {error}") from error
         for tensor in pytree.tree_leaves(list(optimizer.state.values())):
             if isinstance(tensor, torch.Tensor):
@@ -206,10 +206,9 @@ def holding(
     optimizers: Iterable[Prepared],
     value_of: Callable[[Any], Any],
 ) -> Callable[..., Any]:
-    """Wrap a graph's callable: each call appends to the arguments the tensors that Dynamo's module holds.
+    """Wrap a graph's callable: append the tensors that Dynamo's module holds to the arguments of each call.
 
-    The tensors are released when the optimizer is deleted, as in Dynamo (``create_finalizer``). Otherwise the
-    optimizer's state would stay alive.
+    As in Dynamo (``create_finalizer``), release the tensors once the optimizer is deleted.
     """
     held = [value_of(source) for source in sources]
     if not held:

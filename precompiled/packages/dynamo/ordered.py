@@ -1,9 +1,9 @@
-"""Notes that a trace read a set or dictionary in an order, or by keys, on which Dynamo has no guard.
+"""Notes that a trace depends on the order of a set, or on the keys of a dictionary, without a guard.
 
 Sets: Dynamo guards on the content of a set, and rarely on its order. If the items are texts or objects, the order
-differs between processes, so a trace in one order does not serve a process with another order. Set operations (``a -
-b``) make new sets, so this file checks sets without a source, too. Therefore each variable that stands for a set is
-checked when a trace reads all of it. Sets that the trace itself fills are exempt (set_order.py).
+differs between processes, so a trace in one order does not serve a process with a different order. So this file checks
+each variable of a set when a trace reads all of the set. Set operations (``a - b``) make sets without a source, which
+are checked too. Sets that the trace itself fills are exempt (set_order.py).
 
 Dictionaries: Dynamo has no guard on the keys if the trace makes a list of the dictionary (``[*table]``), or if the
 dictionary is the ``__dict__`` of an object.
@@ -12,13 +12,11 @@ Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable},
 torch._dynamo.variables.lists.BaseListVariable.list_extend (2.15),
 torch._dynamo.variables.base.VariableTracker.{unpack_var_sequence, tp_iter_impl (2.13, 2.15), call_method,
 as_python_constant, repr_impl (2.13), tp_repr_impl (2.15), debug_repr (2.11), items, source},
-torch._dynamo.variables.dicts.ConstDictVariable,
-torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize}, torch._dynamo.source.AttrSource,
-torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min, call_max, call_set, call_frozenset,
-call_custom_dict_fromkeys (2.11)},
+torch._dynamo.variables.dicts.ConstDictVariable, torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized,
+realize}, torch._dynamo.source.AttrSource, torch._dynamo.variables.builtin.BuiltinVariable.{call_sorted, call_min,
+call_max, call_set, call_frozenset, call_custom_dict_fromkeys (2.11)},
 torch._dynamo.variables.builtin.DictBuiltinVariable.call_custom_dict_fromkeys (2.13, 2.15),
-torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15).
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.variables.dicts.SideEffectsProxyDict.{__iter__, item} (2.13, 2.15). Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ _GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl")
 _WRITES = ("repr_impl", "tp_repr_impl", "debug_repr")
 # Methods of a set's variable whose result depends on the order.
 _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
-# Callers that take a set as a constant only to make another set, to compare it, or to test whether it is empty.
+# Callers that use a constant set to make a set, to compare the set, or to test whether it is empty.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
-# Callers that test whether a set is empty; ``inner`` is a conditional jump
+# Callers that test whether a set is empty. ``inner`` is a conditional jump
 _ASKS = ("generic_bool", "generic_is_true", "inner")
-_PASSES_ON = "realize_and_forward"  # a lazy variable's method, which calls the same method of the realized variable
-# Dynamo's function that rebuilds a Python function with its closure, and a caller that only needs the file's name.
+_PASSES_ON = "realize_and_forward"  # this method of a lazy variable calls the realized variable's method
+# Dynamo's function that rebuilds a Python function with its closure, and a caller that needs only the file's name.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions whose result does not depend on the order of a set, unless a key makes two items equal.
@@ -87,7 +85,7 @@ def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
 
 
 def kinds(kind: type) -> Iterator[type]:
-    """A class and all its subclasses."""
+    """Yield a class and all its subclasses."""
     yield kind
     inner: type
     for inner in kind.__subclasses__():
@@ -101,9 +99,8 @@ def _is_set(variable: object) -> bool:
 def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> None:
     """Refuse the trace if it reads all of a set whose order differs between processes.
 
-    A set of numbers is exempt, because unguarded.py describes the order of each such set that a trace reads.
-    ``item_by_item``: Dynamo reads the items in the order of its own variable, so a set whose order is known
-    (set_order.py) is exempt, too.
+    Sets of numbers are exempt, because unguarded.py describes their order. ``item_by_item``: Dynamo reads the items in
+    its variable's order, so sets whose order is known (set_order.py) are exempt too.
     """
     if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
         return
@@ -120,8 +117,8 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
 
 
 def _before(note: Callable[..., None]) -> Callable[..., object]:
-    """Return a function that makes wrappers. A wrapper calls ``note`` with the log and the arguments before the
-    original function.
+    """Return a function that makes wrappers. A wrapper calls ``note`` with the log and the arguments, then the
+    original.
     """
 
     def wrapper(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
@@ -147,7 +144,7 @@ def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__
 
 
 def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
-    """Note that Dynamo passes a set itself to a function, for example to make a text or a list of the set."""
+    """Note that Dynamo passes a set itself to a function, for example to make a text or list."""
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
     if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:
@@ -159,7 +156,7 @@ def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) 
 def _asked(noted: TraceLog, variable: object, tx: object, name: str, args: object, *_: object, **__: object) -> None:
     if name == "__iter__":
         _gone_through(noted, variable, tx)
-    elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 implements discard() as the pop() of a key
+    elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 implements discard() by pop() of a key
         _read(noted, variable, tx)
     elif name == "extend" and isinstance(variable, BaseListVariable):
         _in_a_list(noted, args)
@@ -189,9 +186,9 @@ def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None
 
 
 def _in_any_order(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Wrap a function whose result does not depend on the order of its argument, so that it may read any set.
+    """Let a function read any set, because its result does not depend on the order of its argument.
 
-    A generator over a set is not exempt, because it may add operators to the graph in the set's order.
+    A generator over a set is not exempt: it may add operators to the graph in the set's order.
     """
 
     def call(self: object, tx: object, *args: object, **kwargs: object) -> object:

@@ -1,4 +1,4 @@
-"""Reads what a trace depends on in torch.distributed besides its guards (docs/explanation/packages.md).
+"""Reads the state of torch.distributed that a trace depends on without guards (docs/explanation/packages.md).
 
 Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
@@ -23,7 +23,7 @@ from precompiled.packages.describe import descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.torch_internals.ranks import dtensor_state, dtensors
 
-# Kinds of guards that occur only on objects of torch.distributed.
+# Kinds of guards that only objects of torch.distributed have.
 KINDS = frozenset({"FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "DTENSOR_SPEC_MATCH"})
 # The attribute in which fully_shard and others keep their state on a module
 # (torch/distributed/_composable/contract.py).
@@ -31,10 +31,10 @@ _STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")
 
 
 def process_groups() -> str:
-    """Describe this rank and all process groups by name. In a trace, ranks, sizes and names of groups are constants.
+    """Describe this rank and all process groups by name. A trace treats ranks, sizes and names of groups as constants.
 
-    The description also contains the bucket sizes of the DistributedDataParallel whose forward is running, because
-    Dynamo cuts its graph at the buckets.
+    If the forward of a DistributedDataParallel runs, include its bucket sizes, because Dynamo cuts its graph at the
+    buckets.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return "none"
@@ -54,9 +54,9 @@ def process_groups() -> str:
 
 
 def dtensors_state() -> str:
-    """Describe the process-wide state that affects how a graph with DTensors is compiled.
+    """Describe the process-wide state that affects the compile of a graph with DTensors.
 
-    A graph's key contains this state. A package uses the key without a new capture, so the state is a requirement.
+    A graph's key contains this state. A package reuses the key without a capture, so the state is a requirement.
     """
     if sys.modules.get("torch.distributed.tensor") is None:
         return "default"
@@ -73,9 +73,9 @@ def is_a_group(value: object) -> bool:
 
 
 def describe_distributed(value: Any) -> object:
-    """Describe a group, a mesh, a placement, or the layout of a DTensor as plain data. None for other values.
+    """Describe a group, a mesh, a placement or a DTensor's layout as plain data. None for other values.
 
-    Groups are described by name; an entry requires their ranks (``process_groups``). Raises NotPortable.
+    The description of a group is its name: an entry requires its ranks (``process_groups``). Raises NotPortable.
     """
     if is_a_group(value):
         return value.group_name
@@ -102,15 +102,15 @@ descriptions.describe_distributed = describe_distributed
 
 
 def is_of_fully_shard(hook: object) -> bool:
-    """Whether a module's hook belongs to fully_shard. Dynamo is disabled inside such a hook and reads none of its
+    """Whether a module's hook belongs to fully_shard. Dynamo does not trace such a hook, and reads none of its
     objects.
     """
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    # 2.13 has no such setting: Dynamo is always disabled there.
+    # 2.13 has no such setting, and never traces these hooks.
     disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)
     return bool(state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState)
 
 
 def without_key(name: str) -> str:
-    """The name of a module's attribute, without the part that is random in each process."""
+    """The name of a module's attribute, without the part that is random per process."""
     return _STATE_KEY.sub("", name)

@@ -1,18 +1,16 @@
-"""Finds the sets to which a trace gives an order that is the same in every process.
+"""Finds the sets whose order in a trace is the same in every process.
 
-Dynamo keeps the items of a set as a dictionary does. A program may make a set by ``{a, b}`` or ``set()``, and add the
-items one by one or from a list. In every process, Dynamo then keeps the items in the order in which the program added
-them. Dynamo also iterates in that order, whatever Python would do. Items that come from another set have the order of
-that set.
+Dynamo keeps a set's items as a dictionary's keys. If a program makes a set by ``{a, b}`` or ``set()``, and adds items
+one by one or from a list, then Dynamo keeps and iterates the items in the order of their addition, unlike Python. Items
+from another set have the order of that set.
 
-This file assumes nothing about how Dynamo changes a set: the order counts as known only while the set's items are
-exactly those that this file has seen added.
+This file assumes nothing about how Dynamo changes a set. The order is known only while the set has exactly the items
+whose additions this file saw.
 
 Private names: torch._dynamo.variables.{ConstantVariable, SetVariable.__init__, SetVariable.call_method,
 SetVariable.items}, torch._dynamo.variables.lists.BaseListVariable.items,
 torch._dynamo.symbolic_convert.InstructionTranslatorBase.{BUILD_SET, f_code},
-torch._dynamo.variables.builtin.BuiltinVariable.call_set, torch._dynamo.polyfills.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.variables.builtin.BuiltinVariable.call_set, torch._dynamo.polyfills. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -33,20 +31,20 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import unlazy
 
 _DISPLAY = "BUILD_SET"
-_FRAMES = 4  # the most frames between Dynamo's BUILD_SET and the variable that it makes
-_MAX_ITEMS = 256  # each item from a list is compared with all items of the set
+_FRAMES = 4  # limit of the frames between Dynamo's BUILD_SET and the variable's constructor
+_MAX_ITEMS = 256  # each added item is compared with all items
 _REMOVE = ("discard", "remove")
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
     """Like ``ordered.replacements``."""
-    for name, with_ in (("__init__", _made), ("call_method", _changed)):  # in some versions a base class defines them
+    for name, with_ in (("__init__", _made), ("call_method", _changed)):  # some versions define them in a base class
         yield next(kind for kind in SetVariable.__mro__ if name in vars(kind)), name, with_
     yield BuiltinVariable, "call_set", _made_of
 
 
 def is_torchs(tx: object) -> bool:
-    """Whether the traced code belongs to torch and gives the same result for any order of a set.
+    """Whether the traced code is torch's and gives the same result for any order of a set.
 
     True for Dynamo's own code for methods of sets, and for modules of torch (functional_call looks for tied weights).
     False for Dynamo's code for other functions, such as reduce.
@@ -60,7 +58,7 @@ def is_torchs(tx: object) -> bool:
 
 
 def is_known(noted: TraceLog, variable: object) -> bool:
-    """Whether the items of a set's variable are in the order in which the trace has added them."""
+    """Whether the items of a set's variable are in the order of their addition."""
     return _order(noted, variable) is not None
 
 
@@ -75,7 +73,7 @@ def _order(noted: TraceLog, variable: SetVariable) -> list[Any] | None:
 
 
 def _forget(noted: TraceLog, variable: SetVariable) -> None:
-    """Forget the order for good. Otherwise the items may later be in that order by chance."""
+    """Forget the order for good, because the items may later be in that order by chance."""
     noted.in_order.pop(id(variable.items), None)
 
 
@@ -123,7 +121,7 @@ def _made_of(original: Callable[..., object], now: Callable[[], TraceLog | None]
 def _changed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     def call_method(self: Any, tx: object, name: str, args: object, *more: object, **kwargs: object) -> object:
         noted, order, coming = now(), None, None
-        # Dynamo's own code for update() adds the items of any set one by one.
+        # Dynamo's code for update() adds the items of any set one by one.
         if noted is not None and isinstance(self, SetVariable) and not is_torchs(tx):
             order = _order(noted, self)
             coming = _coming(noted, name, args) if order is not None else None
@@ -139,7 +137,7 @@ def _changed(original: Callable[..., object], now: Callable[[], TraceLog | None]
 
 
 def _coming(noted: TraceLog, name: str, args: Any) -> list[object] | None:
-    """The variables that a call of a set's method adds to it, in order. None if the order is unknown."""
+    """The variables that a call of a set's method adds, in order. None if the order is unknown."""
     if name == "add":
         return list(args)
     given = unlazy(args[0]) if name == "update" and len(args) == 1 else None
@@ -152,9 +150,7 @@ def _coming(noted: TraceLog, name: str, args: Any) -> list[object] | None:
 
 
 def _is_expected(found: list[Any], order: list[Any], name: str, coming: Sequence[object] | None) -> bool:
-    """Whether the set has the expected keys: the earlier keys followed by the added keys, or the earlier keys without
-    the removed key.
-    """
+    """Whether the set has the expected keys: the earlier keys, then the added keys or without the removed key."""
     if name in _REMOVE:
         return _same(found, [key for key in order if any(key is left for left in found)])
     if coming is None or len(order) + len(coming) > _MAX_ITEMS or not _same(found[: len(order)], order):
@@ -168,7 +164,7 @@ def _is_expected(found: list[Any], order: list[Any], name: str, coming: Sequence
 
 
 def _alike(left: object, right: object) -> bool:
-    """Whether two variables, or values of lazy ones, are equal. Creates no constants, since that would read sets."""
+    """Whether two (perhaps lazy) variables are equal. Creates no constants, because that would read sets."""
     left, right = _text_or_number(left), _text_or_number(right)
     return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and left == right)
 

@@ -1,13 +1,12 @@
-"""Keeps Dynamo's history of sizes and numbers complete when an entry replaces the trace that would have recorded them.
+"""Keeps Dynamo's history of sizes and numbers complete if an entry replaces a trace.
 
 A trace notes each size, int and float that it reads (torch/_dynamo/pgo.py). If a later trace reads a different value,
-it turns the value into a symbol. A process that gets the first trace from a package would have no history. Then its
-second trace would have different graphs, or even different errors, than the second trace of a process without packages.
-So an entry stores the names of the sizes and numbers that its trace read. When the entry is used, the values that these
-names have in that call are kept. The next trace adds the values to the history before its own.
+it turns the value into a symbol. If a package replaces the first trace, the history is missing. Then the second trace
+has different graphs, or even different errors, than without packages. So an entry stores the names of the sizes and
+numbers that its trace read. A call that uses the entry keeps its values of these names. The next trace adds them to the
+history before its own.
 
-Until that trace, this file keeps the values itself. They cannot be stored in torch's table, because its keys (file,
-line, closure) belong to the code that is being traced.
+Until that trace, this file keeps the values: the keys of torch's table (file, line, closure) belong to traced code.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -40,29 +39,27 @@ class Met(NamedTuple):
     code: types.CodeType
     closure: tuple[str, ...]  # digests of the functions that the code's cells hold
     name: str
-    # None for a number. For a tensor, per dimension: the dimension that its stride is inferred from, or None.
+    # None for a number. For a tensor: for each dimension, the dimension from which its stride is inferred, or None.
     strides: tuple[int | None, ...] | None
 
 
 class Kept(NamedTuple):
     """A ``Met`` in an entry, as plain data."""
 
-    place: list[Any] | None  # where the code is found (describe/object_paths.py); None: inside the frame's own code
+    place: list[Any] | None  # place of the code (describe/object_paths.py); None: in the frame's own code
     digest: str
-    number: int  # index of the code among the code objects at that place that have this digest
+    number: int  # index among the code objects at that place with this digest
     closure: tuple[str, ...]
     name: str
     strides: tuple[int | None, ...] | None
 
 
-# The file, line, name and closure of code. Torch identifies code by these four.
+# The file, line, name and closure of code, by which torch identifies the code.
 _Code = tuple[str, int, str, tuple[str, ...]]
 
 
 class _Waiting:
-    """Values from the traces of used entries, kept until Dynamo traces their code. Cleared when Dynamo clears its
-    history.
-    """
+    """Values for the entries that were used, until Dynamo traces their code or clears its history."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[_Code, str], list[object]] = {}
@@ -86,7 +83,7 @@ _waiting = _Waiting()
 def wrap(
     now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Callable[[], None]:
-    """Append the sizes and numbers that this thread's traces read to ``now()``, unless that is None. Returns a function
+    """Append the sizes and numbers that this thread's traces read to the list ``now()``, if any. Returns a function
     that stops this.
 
     ``looking`` keeps errors of a note out of the trace.
@@ -112,7 +109,7 @@ def wrap(
 
 
 def convert_sizes(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
-    """Convert the values for an entry. A value is left out if no name leads to its code."""
+    """Convert the values for an entry, except values of code that no name leads to."""
     return tuple(_kept(met, root, places))
 
 

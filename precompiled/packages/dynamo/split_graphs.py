@@ -1,15 +1,13 @@
-"""Stores and rebuilds the graphs that Dynamo calls in turn after DistributedDataParallel has cut a graph at its
-buckets.
+"""Stores and rebuilds the parts of a graph that Dynamo has cut at DistributedDataParallel's buckets.
 
-The gradients of one bucket are sent while the backward of the next one runs. Dynamo gets a ``torch.fx.GraphModule``
-with a submodule for each part. The submodule's ``submod`` is the backend's result for the part. Its
+So each bucket's gradients are sent while the next bucket's backward runs. Dynamo gets a ``torch.fx.GraphModule`` with a
+submodule for each part. The submodule's ``submod`` is the backend's result for the part, and its
 ``unwrap_singleton_tuple`` says whether the part returns its only output without a tuple. An entry stores the calls as
 plain data (steps), and the parts as separate graphs.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
 torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),
-torch._dynamo.disable.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.disable. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from torch._dynamo import output_graph
 
 from precompiled.packages.describe.errors import NotPortable
 
-# A step is one of these. ("step", number) refers to the result of an earlier step.
+# The kinds of steps. ("step", number) refers to the result of an earlier step.
 #
 # - ("input", name)
-# - ("call", number of the graph, arguments, whether it returns its only output bare)
+# - ("call", number of the graph, arguments, whether it returns its only output without a tuple)
 # - ("item", step, index)
 # - ("output", value)
 Step = tuple[Any, ...]
@@ -42,18 +40,18 @@ def module_of(value: object) -> torch.fx.GraphModule | None:
 
 
 def is_of_nothing(value: object) -> bool:
-    """Whether ``value`` is the function of Dynamo that replaces an empty graph."""
+    """Whether ``value`` is the function by which Dynamo replaces an empty graph."""
     nothing = getattr(output_graph, "noop_graph_call", None)
     return nothing is not None and getattr(value, "_torchdynamo_orig_callable", None) is nothing
 
 
 def of_nothing() -> object:
-    """Make the function with which Dynamo replaces an empty graph."""
+    """Make the function by which Dynamo replaces an empty graph."""
     return torch._dynamo.disable(output_graph.noop_graph_call, reason="do not trace Dynamo-compiled graph")
 
 
 def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None]) -> tuple[Step, ...]:
-    """The steps of a module. ``number_of`` gives the number of a part's graph in the entry, or None if it has none.
+    """The steps of a module. ``number_of`` returns the number of a part's graph in the entry, or None without a graph.
 
     Raises NotPortable if a part has no graph, or if the module does more than call parts.
     """

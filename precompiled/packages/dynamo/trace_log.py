@@ -1,4 +1,4 @@
-"""Logs what Dynamo read while it traced a frame. trace_patches and untraced fill the log; unguarded describes its
+"""Logs what Dynamo reads while it traces a frame. trace_patches and untraced fill the log. unguarded describes its
 content.
 
 Private names: torch._dynamo.source.ConstantSource, torch._guards.Source. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -31,33 +31,33 @@ class TraceLog:
     values: list[Source] = field(default_factory=list)
     attributes: list[tuple[Source, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Source, Any]] = field(default_factory=list)  # source of a dictionary, key
-    # Source of an object that was read as a whole, and how: "str", "dir", "keys", "order", "state" or HAS.
+    # Source of an object that the trace read as a whole, and how: "str", "dir", "keys", "order", "state" or HAS.
     wholes: list[tuple[Source, str]] = field(default_factory=list)
     # maps an object's id to the object and its sources
     met: dict[int, tuple[object, dict[str, object]]] = field(default_factory=dict)
-    # maps the id of a value that became a variable without a source to the value
+    # maps ids to the values that became variables without a source
     made: dict[int, Any] = field(default_factory=dict)
     asked: dict[str, Asked] = field(default_factory=dict)
     # maps the name of an optimizer's source to the calls of its ``_init_group``
     initialised: dict[str, list[Call]] = field(default_factory=dict)
     native: NativeCalls = field(default_factory=NativeCalls)
-    in_any_order: int = 0  # depth of nested functions whose result does not depend on a set's order (ordered.py)
-    # Maps the id of a set variable's ``items`` to these items, and to a list of them in their order (set_order.py).
+    in_any_order: int = 0  # depth of nested functions that do not depend on a set's order (ordered.py)
+    # Maps the id of a set variable's ``items`` to these, and to a list of them in order (set_order.py).
     in_order: dict[int, tuple[object, list[object]]] = field(default_factory=dict)
     problem: NotPortable | None = None
 
     def read(self, source: Source | None) -> None:
         """Note that a value was read.
 
-        A ConstantSource is left out. It names a result that assume_constant_result has put into the globals, and the
-        function of that result is called again instead.
+        Ignores a ConstantSource, which names a result that assume_constant_result put into the globals. A later process
+        calls the function of that result again.
         """
         if source is not None and not isinstance(source, ConstantSource):
             self.values.append(source)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Contain errors of this project's notes: the trace goes on after such an error, but is not kept."""
+        """Contain errors of this project's notes: the trace continues, but is not kept."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything

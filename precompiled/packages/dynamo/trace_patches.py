@@ -1,18 +1,18 @@
 """Notes what a trace reads. unguarded.py describes the reads that have no guard.
 
-Dynamo guards on most things that it finds, and rarely on things that it looks for and does not find. No note may raise
-an error into a trace, because the trace belongs to the user. This file notes:
+Dynamo guards on most things that it finds, and rarely on things that it looks for in vain. No note may raise an error
+into the user's trace. This file notes:
 
 - Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
   the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
-- Attributes, if Dynamo tests whether they exist, or does not find them.
-- Keys that a dictionary does not have.
-- Reads of a whole: the text of an object, the names in a module, the keys of a dictionary that the frame changes and
-  that its bytecode writes back.
-- Values without a source, from a class or a function: Dynamo does not guard on them.
-- Objects that Dynamo finds under several sources: it may have guards on the first source only.
-- Results of functions that Dynamo assumes to be constant: importlib.util.find_spec, importlib.metadata.version,
-  sys.getrecursionlimit, and functions under torch._dynamo.assume_constant_result.
+- Attributes whose existence Dynamo tests, or which it does not find.
+- Keys that a dictionary lacks.
+- Reads of whole objects: an object's text, a module's names, the keys of a dictionary that the frame changes and its
+  bytecode writes back.
+- Values without a source, from a class or a function, on which Dynamo does not guard.
+- Objects under several sources: Dynamo may guard only on the first source.
+- Results that Dynamo assumes to be constant: of importlib.util.find_spec, importlib.metadata.version,
+  sys.getrecursionlimit and functions under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.{VariableBuilder._wrap, VariableBuilder.__call__,
 SourcelessBuilder.create}, torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},
@@ -22,10 +22,9 @@ torch._dynamo.variables.dicts.*.getitem_const_raise_exception_if_absent,
 torch._dynamo.variables.dicts.ConstDictVariable.{tp_repr_impl (2.15), repr_impl (2.13), debug_repr (2.11),
 as_python_constant}, torch._dynamo.variables.builtin.BuiltinVariable.{call_str, call_dir, call_function_handler_cache},
 torch._dynamo.side_effects.SideEffects.mutation, torch._dynamo.variables.user_defined.UserDefinedObjectVariable,
-torch._dynamo.variables.functions.{SkipFunctionVariable.call_function,
-PolyfilledFunctionVariable.call_function, invoke_and_store_as_constant},
-torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError, ObservedKeyError}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.variables.functions.{SkipFunctionVariable.call_function, PolyfilledFunctionVariable.call_function,
+invoke_and_store_as_constant}, torch._dynamo.source.ConstantSource, torch._dynamo.exc.{ObservedAttributeError,
+ObservedKeyError}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _READS = ("var_getattr", "tp_getattro_impl")
-# The method for repr() in 2.15, 2.13 and 2.11. In versions after 2.11, debug_repr is for messages only.
+# The method for repr() in 2.15, 2.13 and 2.11. After 2.11, debug_repr is only for messages.
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
-# Types of objects whose identity does not matter, or is part of their description.
+# Types of objects whose identity does not matter or is part of their description.
 _NEVER_ONE = (
     *ATOMS,
     tuple,
@@ -86,14 +85,12 @@ _OF_THE_PROCESS: tuple[object, ...] = (importlib.util.find_spec, importlib.metad
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Note in the log ``now()`` what this thread's traces read, unless the log is None. Returns a function that stops
-    this.
-    """
+    """Note what this thread's traces read in the log ``now()``, if any. Returns a function that stops this."""
     patches = Patches()
 
     def restore() -> None:
         patches.undo()
-        BuiltinVariable.call_function_handler_cache.clear()  # the cache holds methods that were replaced
+        BuiltinVariable.call_function_handler_cache.clear()  # the cache holds replaced methods
 
     def replace(owner: object, name: str, with_: Callable[[Any, Any], Any]) -> None:
         patches.replace(owner, name, lambda original: functools.wraps(original)(contain_errors(original, with_, now)))
@@ -155,8 +152,7 @@ def _built(original: Callable[..., object], now: Callable[[], TraceLog | None]) 
 def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note all sources of an object.
 
-    Under a second source, an object gets the variable of the first source, often without a guard
-    (guards.make_dupe_guard).
+    Under a second source, an object gets the first source's variable, often without a guard (guards.make_dupe_guard).
     """
 
     def __call__(self: Any, value: object) -> object:
@@ -175,9 +171,9 @@ def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) ->
 
 
 def _looked_at(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note a function that is looked up in a set.
+    """Note a function that traced code looks up in a set.
 
-    Dynamo compares the function directly. If the set does not contain it, Dynamo makes no variable of it.
+    If the set does not contain the function, Dynamo makes no variable of it.
     """
 
     def original_value(self: Any) -> object:
@@ -195,14 +191,14 @@ def _looked_up(original: Callable[..., object], now: Callable[[], TraceLog | Non
         noted = now()
         source = getattr(self, "source", None)
         if noted is not None and source is not None:
-            # A key that is found in a dictionary has a source and a guard, so it needs no note. An item of a set has
-            # no fixed position, so it needs a note.
+            # A key that a dictionary contains has a source and a guard, so it needs no note. A set's item has no fixed
+            # position, so it needs a note.
             if found and not issubclass(self.python_type(), (set, frozenset)):
                 return found
             key = untraced.constant(key)
             if is_plain(key):
                 noted.keys.append((source, key))
-            elif isinstance(key, (type, types.FunctionType)):  # note this key only, because other keys may change
+            elif isinstance(key, (type, types.FunctionType)):  # only this key, because other keys may change
                 noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
             else:
                 noted.wholes.append((source, "keys"))
@@ -234,7 +230,7 @@ def _changed(original: Callable[..., object], now: Callable[[], TraceLog | None]
 
 def _all_keys(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     def as_python_constant(self: Any, *args: object, **kwargs: object) -> Any:
-        found = original(self, *args, **kwargs)  # raises if it is not a constant
+        found = original(self, *args, **kwargs)  # raises unless it is a constant
         noted = now()
         if noted is not None and self.source is not None and not self.source.name.endswith(NO_KEYS):
             noted.wholes.append((self.source, "keys"))
@@ -309,10 +305,9 @@ def _subscripted(original: Callable[..., object], now: Callable[[], TraceLog | N
 
 
 def _called(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note results that may change between processes.
+    """Note results that may differ between processes.
 
-    For example, ``is_xxx_available()`` in a forward changes when the user installs the package, and the interpreter's
-    limits may change.
+    For example, ``is_xxx_available()`` changes when the user installs the package.
     """
 
     def call_function(self: Any, tx: object, args: Any, kwargs: object) -> object:
@@ -339,7 +334,7 @@ def _called(original: Callable[..., object], now: Callable[[], TraceLog | None])
 
 
 def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note a function under assume_constant_result. Its result has no guard, so the function is called again later."""
+    """Note a function under assume_constant_result. Its result has no guard, so a later process calls the function."""
 
     def invoke_and_store_as_constant(tx: object, fn: Any, name: str, args: object, kwargs: object) -> object:
         noted = now()
@@ -352,7 +347,7 @@ def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]
             answered[:] = [values, named, fn(*values, **named)]
             return answered[2]
 
-        with native_calls.paused():  # the function is called again later, and the results are compared
+        with native_calls.paused():  # a later process calls the function, and compares the results
             found = original(tx, asked, name, args, kwargs)
         try:
             here = object_at(fn.__module__, fn.__qualname__)

@@ -1,14 +1,14 @@
 """Records the parts of an entry while Dynamo traces a frame.
 
-Guards, their values and the expressions of symbolic sizes are read in ``CheckFunctionManager.serialize_guards``, the
-only place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted earlier: the code that each
-attempt reached, and the values that it read (trace_patches.py).
+``CheckFunctionManager.serialize_guards`` is the only place where Dynamo holds all guards, their values and the
+expressions of symbolic sizes (``save_guards``). So this file reads them there. It notes facts without a guard earlier:
+the code that each attempt reached, and the values that it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,
 name_of_builtins_dict_key_in_fglobals, __init__, cleanup, guards, tracing_context, call_user_compiler},
-torch._guards.TracingContext.traced_code, torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._guards.TracingContext.traced_code, torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX. Checked on
+2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _RESUME = "torch_dynamo_resume_in"
-# A local variable of the bytecode, for a context manager around a graph break. Its numbers differ between processes.
+# The bytecode's local variable for a context manager around a graph break. Its numbers differ between processes.
 _OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
 _patches = Patches()
@@ -84,18 +84,18 @@ def remove() -> None:
 
 
 def is_tracing() -> bool:
-    """Whether this thread is already recording a trace: Dynamo's converters call each other."""
+    """Whether this thread already records a trace. Dynamo's converters call each other."""
     return getattr(_now, "traced", None) is not None
 
 
 def _looking() -> contextlib.AbstractContextManager[None]:
-    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, notes are dropped
+    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, drop notes
     return log.looking()
 
 
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
-    """Record while Dynamo traces a frame. ``problem``: why the trace cannot be kept, if it is already known."""
+    """Record while Dynamo traces a frame. ``problem``: why the trace cannot be kept, if known."""
     with native_calls.watching() as noticed:
         _now.traced = Traced(problem=problem, trace_log=TraceLog(native=noticed))
         try:
@@ -186,7 +186,7 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
         except NotPortable as reason:
             interruptions.pass_on(reason)
             traced.problem = reason
-        except BaseException as error:  # noqa: BLE001 - an error of ours must not make a good trace fail
+        except BaseException as error:  # noqa: BLE001 - an error of ours must not fail a good trace
             interruptions.pass_on(error)
             traced.problem = NotPortable(f"{type(error).__name__} at a guard", code="package-internal-error")
         return b""
@@ -202,7 +202,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: obje
     installed += _scopes(traced, [*guards, *traced.guards], output.global_scope, builder, output.installed_globals)
     kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
-    # Functions defined inside the frame's function are part of its code, and the digest of that code selects an entry.
+    # Inner functions are part of the frame's code, and the digest of that code selects an entry.
     known = {digest for _place, digest in inlined} | {code_digest(code) for code in codes_within(builder.f_code)}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
@@ -211,7 +211,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: obje
             continue
         unguarded.check_code(code)
         if unguarded.is_standard(code.co_filename):
-            continue  # the entry requires this version of Python, so code of the standard library is the same
+            continue  # the entry requires this version of Python, and so the same standard library
         if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{qualname(code)} was inlined, and its code cannot be found by name",
@@ -221,7 +221,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: obje
     local = output.local_scope
     guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
-    # At a restart, 2.15 removes what an attempt put into the globals, but the attempt's sources need these names.
+    # At a restart, 2.15 removes an attempt's names from the globals, but the attempt's sources need these names.
     reader = guard_facts.SourceReader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
     seen = unguarded.describe_facts(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
@@ -249,9 +249,9 @@ def _scopes(
     reader: object,
     needed: Set[str] = frozenset(),
 ) -> Iterator[tuple[str, str, object]]:
-    """Describe the globals of functions, for all attempts: an earlier attempt's reads are noted too.
+    """Describe the globals of functions, for all attempts, because earlier attempts' reads count too.
 
-    ``needed``: names that the entry itself uses. Raises NotPortable if one of these cannot be described.
+    ``needed``: names that the entry itself uses. Raises NotPortable if one has no description.
     """
     placeholders: dict[int, str] = {}
     for name, value in traced.scopes.items():
@@ -273,12 +273,12 @@ def _scopes(
 
 
 def _in_order(name: str) -> list[object]:
-    """A key that sorts graph 9 before graph 10. Their numbers differ between processes."""
+    """A key that sorts graph 9 before graph 10. The numbers differ between processes."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, object]:
-    """Return kind and data of a value that Dynamo put into the frame's globals. A later process rebuilds the value."""
+    """Return kind and data of a value that Dynamo put into the globals, for a later process to rebuild."""
     if value is vars(builtins):
         return "builtins", None
 
@@ -330,8 +330,8 @@ def _place_in_python(value: object) -> tuple[str, str] | None:
 def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[object], str]]:
     """Return places and digests of all code that any attempt reached.
 
-    That code may affect where a graph breaks, and which frames are skipped. Code without a place is left out here;
-    ``_record`` refuses it if it is part of the result.
+    That code may affect where a graph breaks and which frames Dynamo skips. Ignores code without a place, which
+    ``_record`` refuses if it is part of the result.
     """
     own = code_digest(root)
     codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
@@ -340,9 +340,9 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that is valid in this process only. Note the names of locals that differ between processes.
+    """Refuse bytecode that is valid only in this process. Note the names of locals that differ between processes.
 
-    Bytecode is invalid in other processes if it reads a global that they lack (``alpha_1``), or contains an address.
+    In other processes, bytecode is invalid if it reads a global that they lack (``alpha_1``), or contains an address.
     """
     assert traced.body is not None
     made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]
@@ -353,11 +353,11 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
     unknown = unguarded.globals_within(traced.body.code) - known
-    # If the program has imported a module that the bytecode needs, Dynamo uses the program's name for the module
-    # (torch/_dynamo/codegen.py: create_load_python_module).
+    # If the program imported a module, the bytecode uses the program's name for it (torch/_dynamo/codegen.py:
+    # create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
-    # Leave out functions of the frame's own module that a nested function calls (torch's CheckpointWrapper.forward).
+    # Exempt functions of the frame's own module that a nested function calls (torch's CheckpointWrapper.forward).
     unknown = {name for name in unknown if not _is_defined_there(frame, name)}
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")
@@ -365,7 +365,7 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
         said = f"the bytecode contains an address of this process: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
     elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
-        # The frame has changed a set of the user's. The entry would give right results, but an audit would refuse it.
+        # The frame changed a set of the user's. The entry's results would be right, but an audit would refuse it.
         said = "the frame changes a set, and its bytecode has the set in the order of this process"
         traced.problem = NotPortable(said, code="package-set-order")
     else:
@@ -382,7 +382,7 @@ def _is_defined_there(frame: Frame, name: str) -> bool:
 
 
 def make_skipped_frame(frame: Frame, traced: Traced) -> SkippedFrame:
-    """Make an entry's body for a skipped frame: everything that the skip may depend on. Raises NotPortable."""
+    """Make an entry's body for a skipped frame: all that the skip may depend on. Raises NotPortable."""
     if traced.trace_log.problem is not None:
         raise traced.trace_log.problem
     if traced.trace_log.asked:

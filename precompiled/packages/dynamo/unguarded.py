@@ -1,8 +1,8 @@
-"""Describes what a trace read without a guard, and compares the descriptions in a later process.
+"""Describes what a trace read without guards, and compares the descriptions in a later process.
 
 Within one process, Dynamo may assume that a name stays unset and that a class stays the same. An entry outlives the
-process. So this file describes the reads of a trace (trace_patches.py) for which Dynamo has no guard, and the order of
-dictionaries and sets.
+process. So this file describes a trace's reads without guards (trace_patches.py), and the order of dictionaries and
+sets.
 
 Private names: torch._guards.{Guard, Source}, torch._dynamo.source.{ConstDictKeySource,
 NonSerializableSetGetItemSource}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -66,7 +66,7 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """Facts without a guard. Each tuple begins with a source, or a module (None: the frame's own) and a name."""
+    """Facts without guards. Each tuple begins with a source, or with a module (None: the frame's own) and a name."""
 
     attributes: list[tuple[Source, str, bool]] = field(default_factory=list)  # name, whether it exists
     keys: list[tuple[Source, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
@@ -76,11 +76,11 @@ class Seen:
     wholes: list[tuple[Source, str, Any]] = field(default_factory=list)
     same: list[list[Source]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
-    # Sources of the functions with closures, and the cells that they share. Empty for a single function.
+    # Sources of the functions with closures, and the cells that they share. Empty for one function.
     cells: list[tuple[list[Source], list[list[str]]]] = field(default_factory=list)
 
     def facts(self) -> list[list[Any]]:
-        """The facts for reports and comparisons: a phrase, and the description."""
+        """The facts for reports and comparisons, as phrases and descriptions."""
         return [
             *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),
             *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
@@ -116,11 +116,11 @@ def describe_facts(
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
     closures: list[object] = []
     for _name, source in sorted({source.name: source for source in noted.values}.items()):
-        with contextlib.suppress(NotPortable):  # a value that cannot be read is not described
+        with contextlib.suppress(NotPortable):  # ignore a value that cannot be read
             value = value_at(source, reader)
             if _cells(value):
                 closures.append(source)
-            # Dynamo guards on the content of a set. Equal numbers may be in different orders: {0, 8} and {8, 0}.
+            # Dynamo guards on the content of a set, but {0, 8} and {8, 0} have different orders.
             if type(value) in (set, frozenset) and len(value) > 1 and all(map(is_hashed_alike, value)):
                 found.wholes.append((source, "order", _whole(value, "order", described)))
     found.wholes += [
@@ -130,7 +130,7 @@ def describe_facts(
     several = [sources for _, sources in noted.met.values() if len(sources) > 1]
     found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
     _check_same(found.same, reader, NotPortable)
-    # A guard on whether an attribute exists does not guard on its value.
+    # A guard on an attribute's existence is not a guard on its value.
     guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", "NOT_NONE_MATCH", *NO_FACT)}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
@@ -149,7 +149,7 @@ def describe_facts(
         module = places.module_of(code.co_filename)
         if module is not None:
             wanted |= {(module, name) for name in globals_read(code)}
-        else:  # a notebook's cell: its globals are those of the frame
+        else:  # a notebook's cell, which has the frame's globals
             for name in sorted(globals_read(code) - scope.keys()):
                 found.globals.append((None, name, _global(scope, name, described)))
     for module, name in sorted(wanted):
@@ -164,10 +164,10 @@ def describe_facts(
 
 
 def compare(kept: Seen, scope: dict[str, Any], reader: object, described: Descriptions, *, check_source: bool) -> None:
-    """Raise Mismatch unless every fact holds here. Raises NotPortable if a value can no longer be described.
+    """Raise Mismatch unless every fact holds now. Raises NotPortable if a value has no description.
 
-    Compares in the order of ``describe_facts``: if classes refer to each other, a description depends on which class
-    came first.
+    Compares in the order of ``describe_facts``, because descriptions of classes that refer to each other depend on the
+    order.
     """
     _check_same(kept.same, reader, Mismatch)
     for source, name, there in kept.attributes:
@@ -194,13 +194,13 @@ def compare(kept: Seen, scope: dict[str, Any], reader: object, described: Descri
 
 
 def _is_a_builtin(source: Source) -> bool:
-    """Whether a source is a builtin (``G['__builtins_dict___3']['IndexError']``). Names differ between attempts."""
+    """Whether a source is a builtin (``G['__builtins_dict___3']['IndexError']``)."""
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
 def _is_a_key_of_pythons(source: Source) -> bool:
-    """Whether a source is a key of a table of Python's (copyreg.dispatch_table). Lookups are noted separately."""
+    """Whether a source is a key of Python's own table (copyreg.dispatch_table). Lookups have their own notes."""
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
@@ -208,13 +208,13 @@ def _is_a_key_of_pythons(source: Source) -> bool:
 def _is_in_a_set(source: Source) -> bool:
     """Whether a source names an item of a set by its position, which differs between processes.
 
-    Membership tests are noted separately.
+    Membership tests have their own notes.
     """
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
 def _is_of_a_stand_in(source: Source, reader: object) -> bool:
-    """Whether a source leads through the code of a FakeScriptObject, which replaces a process group in a trace."""
+    """Whether a source leads through a FakeScriptObject, which replaces a process group in a trace."""
     while (base := getattr(source, "base", None)) is not None:
         if getattr(source, "member", None) == "__getattribute__":
             return ranks.is_a_group(value_at(base, reader))
@@ -228,7 +228,7 @@ def _once(items: Iterable[tuple[Source, Any]]) -> list[tuple[Source, Any]]:
 
 
 def _unguarded(source: Source, value: Any, described: Descriptions) -> object:
-    """Describe a value without its contents, because each read from inside the value has a source of its own."""
+    """Describe a value without its contents, because each read from inside the value has its own source."""
     kind = type(value)
     if is_a(value, torch.Tensor):
         return described.a_class(kind_of(value))
@@ -243,12 +243,12 @@ def _unguarded(source: Source, value: Any, described: Descriptions) -> object:
         return described.thing(value)
     if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on the keys of annotations
         return [kind.__name__, [described.value(key) for key in value]]
-    # Leave out the object's contents: os.environ would add all of a user's variables, secrets included.
+    # Leave out the object's contents, because os.environ would add all variables of a user, including secrets.
     return ["object", described.a_class(kind), len(value) if is_a(value, (list, tuple)) else None]
 
 
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
-    """Describe the text, the names or the keys of a value. A text, which may be private, becomes a digest."""
+    """Describe the text, the names or the keys of a value. A text may be private, so it becomes a digest."""
     if how in ("keys", "order"):
         keys = keys_of(value, described)
         return sorted(keys, key=repr) if how == "keys" and is_a(value, (set, frozenset)) else keys
@@ -277,7 +277,7 @@ def _check_same(same: list[list[Source]], reader: object, refuse: type[Exception
 
 
 def _cells(value: object) -> tuple[types.CellType, ...]:
-    """The closure's cells of a function or method that is not torch's; empty for other values."""
+    """The closure's cells of a function or method, except torch's own; empty for other values."""
     function = value.__func__ if type(value) is types.MethodType else value
     if type(function) is not types.FunctionType or files.is_torchs(function.__code__.co_filename):
         return ()
@@ -285,7 +285,7 @@ def _cells(value: object) -> tuple[types.CellType, ...]:
 
 
 def _shared_cells(sources: list[Source], reader: object) -> list[list[str]]:
-    """Return the cells that several closures share: one function may read from a cell what another writes to it."""
+    """Return the cells that several closures share: one function may write to a cell that another function reads."""
     names: dict[int, list[str]] = {}
     for source in sources:
         for number, cell in enumerate(_cells(value_at(source, reader))):
@@ -294,9 +294,9 @@ def _shared_cells(sources: list[Source], reader: object) -> list[list[str]]:
 
 
 def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
-    """Raise NotPortable for a value that a trace took from a class or function, but whose description is incomplete.
+    """Raise NotPortable if a value that a trace took from a class or function has an incomplete description.
 
-    Descriptions.attribute describes a module only by its name, and a lock or logger, for example, only by its type.
+    For example, Descriptions.attribute describes a module only by name, and a lock only by type.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
         for item in [*value, *(value.values() if is_a(value, dict) else ())]:
@@ -312,7 +312,7 @@ def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
 
 def _has(value: object, name: str) -> bool:
     if is_a(value, types.ModuleType):
-        return hasattr(value, name)  # as Dynamo does: a module may load an attribute when it is read
+        return hasattr(value, name)  # as Dynamo does, because a module may load attributes lazily
     missing = object()
     found = inspect.getattr_static(value, name, missing)  # runs no property of the user's
     if isinstance(found, types.MemberDescriptorType):  # a slot, which may be empty
@@ -328,12 +328,12 @@ def _has(value: object, name: str) -> bool:
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> object:
     """Describe a global: a class, or ["builtin"] for a name that only the builtins have.
 
-    None for other values, which have guards, and for names that do not exist.
+    None for missing names, and for other values, which have guards.
     """
     if name not in scope:
         if not hasattr(builtins, name):
             return None
-        value = getattr(builtins, name)  # a program may have replaced it
+        value = getattr(builtins, name)  # the program may have replaced it
         return ["builtin"] if callable(value) else ["builtin", described.attribute(value)]
     value = scope[name]
     return described.a_class(value) if is_a(value, type) else None
@@ -343,12 +343,12 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> object
 
 
 def globals_within(code: types.CodeType) -> set[str]:
-    """The globals that are read by code and by the functions inside it."""
+    """The globals that code and its inner functions read."""
     return {name for inner in codes_within(code) for name in globals_read(inner)}
 
 
 def addresses_within(code: types.CodeType) -> list[str]:
-    """Constants of code that contain an object's address: ``str()`` of a function, ``repr()`` of an object."""
+    """Constants of code that contain an object's address, such as ``str()`` of a function."""
     return [
         value
         for inner in codes_within(code)
@@ -358,14 +358,14 @@ def addresses_within(code: types.CodeType) -> list[str]:
 
 
 def check_code(code: types.CodeType) -> None:
-    """Refuse code that makes data of this process part of the trace. Raises NotPortable.
+    """Refuse code that makes this process's data part of the trace. Raises NotPortable.
 
-    - ``id()``, and ``hash()`` of texts and objects, give numbers of one process.
+    - ``id()``, and ``hash()`` of texts and objects, return numbers of one process.
     - A set of texts has a different order in each process.
     - Reads of a storage have no guard.
 
-    The standard library and torch are exempt: they use such numbers as keys of memos (inspect.unwrap, copy), and the
-    identity of objects is described anyway (Descriptions.number).
+    The standard library and torch are exempt. They use such numbers as keys of memos (inspect.unwrap, copy), and
+    descriptions cover the identity of objects (Descriptions.number).
     """
     if is_standard(code.co_filename) or files.is_torchs(code.co_filename):
         return
@@ -383,7 +383,7 @@ def check_code(code: types.CodeType) -> None:
     if "untyped_storage" in code.co_names:
         raise NotPortable(f"{code.co_name} reads a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:
-        # Dynamo takes the file for one of the standard library, and guards on none of its globals.
+        # Dynamo treats the file as part of the standard library, and does not guard on its globals.
         raise NotPortable(f"{code.co_filename} has the name of a module of Python", code="package-inlined")
 
 

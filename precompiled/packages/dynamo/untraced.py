@@ -1,21 +1,20 @@
 """Refuses traces in which Dynamo runs the user's code without tracing it, or reuses a trace without guards.
 
-Reads in such code are not noted. Examples of the code:
+No note covers reads in such code. Examples:
 
 - the key of a ``max()``,
 - a function given to ``re.sub``,
 - a protocol or hook that ``isinstance()`` calls,
-- a region that Dynamo assumes to equal an earlier one (``nested_compile_region``),
-- a function that Dynamo calls to use the number that it returns.
+- a region that Dynamo assumes to equal an earlier region (``nested_compile_region``),
+- a function that Dynamo calls for its number.
 
 Private names: torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize, peek_value},
 torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_constant},
 torch._dynamo.variables.builtin.BuiltinVariable.{call_isinstance, call_issubclass, call_function, fn,
 _call_min_max_seq_with_key (2.15)}, torch._dynamo.variables.functions.{SkipFunctionVariable.call_function,
 BaseUserFunctionVariable, FunctoolsPartialVariable}, torch._dynamo.variables.misc.ConstantLikeVariable.call_method,
-torch._dynamo.variables.builder.handle_traced_output,
-torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph, build_source_replacement} (2.13, 2.15).
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._dynamo.variables.builder.handle_traced_output, torch._dynamo.variables.invoke_subgraph.{stamp_out_subgraph,
+build_source_replacement} (2.13, 2.15). Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen, is_installed
 from precompiled.packages.dynamo.trace_log import TraceLog
 
-# Functions that a graph may call if it passes no arguments. Other facts of an entry cover their results.
+# Functions without arguments that a trace may call, because other facts of an entry cover their results.
 _SAME_IN_EACH_PROCESS = ("get_device_capability",)
-_OF_NUMBERS = "sym_"  # prefix of functions such as torch.sym_int(2.67), whose result depends only on their arguments
+_OF_NUMBERS = "sym_"  # prefix of functions that depend only on their arguments, such as torch.sym_int(2.67)
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
@@ -60,7 +59,7 @@ def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
 
 
 def unlazy(variable: object) -> object:
-    """The value of a lazy variable, without realizing it. Any other variable is returned unchanged."""
+    """The value of a lazy variable, without realizing it; any other variable unchanged."""
     if isinstance(variable, LazyVariableTracker):
         return variable.realize() if variable.is_realized() else variable.peek_value()
     return variable
@@ -75,7 +74,7 @@ def constant(key: object) -> object:
 
 
 def _is_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Refuse an isinstance() that depends on more than classes: on an object's attributes, or on globals."""
+    """Refuse an isinstance() that depends on an object's attributes or on globals."""
 
     def call_isinstance(
         self: object, tx: object, arg: object, kinds: object, *args: object, **kwargs: object
@@ -92,13 +91,13 @@ def _is_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) 
 
 
 def _classes(asked: object) -> Iterator[object]:
-    """The classes in nested tuples and unions. An alias (typing.List) is replaced by its class."""
+    """Yield the classes in nested tuples and unions, and for an alias (typing.List) its class."""
     origin = typing.get_origin(asked)
     if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
         for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
             yield from _classes(item)
     elif isinstance(asked, VariableTracker) and isinstance(getattr(asked, "value", None), type):
-        yield asked.value  # an opaque class (a process group's), which Dynamo does not treat as a constant
+        yield asked.value  # Dynamo does not treat an opaque class (a process group's) as a constant
     else:
         yield origin or asked
 
@@ -141,7 +140,7 @@ def _runs_code(value: object) -> bool:
 
 
 def _folded(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Refuse ``PATTERN.sub(function, text)``: Dynamo runs this call, and the result is a constant of the trace."""
+    """Refuse ``PATTERN.sub(function, text)``. Dynamo runs this call, and makes the result a constant of the trace."""
 
     def call(self: object, tx: object, *args: object, **kwargs: object) -> object:
         found = original(self, tx, *args, **kwargs)  # raises if the graph breaks or the frame is skipped
@@ -202,8 +201,8 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
 def _stamped(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Refuse a reused region of ``nested_compile_region``.
 
-    Dynamo does not trace a region that resembles an earlier one. The region may use other objects (the next layer), and
-    no guard says that these resemble the earlier ones.
+    Dynamo does not trace a region that resembles an earlier region. The region may use other objects (the next layer),
+    whose resemblance has no guard.
     """
     regions = sys.modules[original.__module__]
 

@@ -1,12 +1,11 @@
-"""Describes guarded values in more detail than Dynamo's guards on them do.
+"""Describes guarded values in more detail than Dynamo's guards.
 
-A trace reads more of a value than it guards on: a module's hooks, the names of an object's attributes, the memory that
-tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) includes all of these.
+A trace also reads a module's hooks, the names of an object's attributes, the memory that tensors share, and marks of
+dynamic dimensions. Dynamo does not guard on these, so a fact (guard_facts.py) includes them.
 
 Private names: torch._C._dispatch_keys, torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
-torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
-torch.utils._python_dispatch._disable_current_modes, torch.Tensor._is_view, torch.UntypedStorage._cdata.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys}, torch.utils._python_dispatch._disable_current_modes,
+torch.Tensor._is_view, torch.UntypedStorage._cdata. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _DIMENSION_MARKS = tuple(
 )
 _HOOKS = tuple("_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks _state_dict_hooks".split())
 _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-# Dynamo guards only on the types of these values, and compares the values in C.
+# Dynamo guards only on the types of these values, but a trace may compare the values.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 
@@ -61,7 +60,7 @@ def tensor(value: Any, described: Descriptions) -> object:
         _memory(value, described),
         value.is_leaf,
         _is_aligned(value),
-        # isinstance also accepts a tensor with the attribute _is_param, such as a fake parameter of watch mode.
+        # isinstance accepts a tensor with the attribute _is_param, such as a fake parameter of watch mode.
         value._is_view(),
         isinstance(value, torch.nn.Parameter),
         isinstance(value, torch.nn.Buffer),
@@ -71,15 +70,15 @@ def tensor(value: Any, described: Descriptions) -> object:
 def exactly(value: Any, described: Descriptions) -> object:
     """Describe a tensor with its sizes and strides.
 
-    Use this function for tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other
-    tensors, Dynamo's guards say which sizes the trace accepts.
+    For tensors whose identity Dynamo guards, or which it assumes to stay the same. For other tensors, Dynamo's guards
+    say which sizes the trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
 
 
 def metadata(value: Any) -> object:
-    """The metadata of a tensor subclass. Dynamo guards on the tensors that it wraps, each by its own source."""
+    """The metadata of a tensor subclass. Dynamo guards on its inner tensors by their own sources."""
     names, context = value.__tensor_flatten__()
     try:
         return [list(names), subclass_context.encode(context, {})]
@@ -87,14 +86,14 @@ def metadata(value: Any) -> object:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
-# Attributes that torch sets, which do not count. The first two are hints that no guard reads: a trace sets one, and
-# compiled code sets the other on its outputs. The last two appear on a mock when a trace hashes it, or when 2.11 tests
-# its truth. Python reads the last two from the class only.
+# Attributes of torch's that do not count. The first two are hints that no guard reads: a trace sets one, and compiled
+# code sets the other on its outputs. The last two appear on a mock when a trace hashes it, or when 2.11 tests its
+# truth. Python reads the last two only from the class.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 
 def attribute_names(value: object) -> list[str]:
-    """Return the names of an object's attributes. A missing name matters too, because ``__getattr__`` may serve it."""
+    """Return the names of an object's attributes. For missing names, ``__getattr__`` may return a value."""
     if is_a(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH
@@ -112,7 +111,7 @@ def hooks(value: object, described: Descriptions) -> object:
     found: dict[str, object] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }
-    for name in _HOOKS_WITH:  # A hook is described by its position in the table of hooks.
+    for name in _HOOKS_WITH:  # a hook's position in the table describes it
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
             found[name] = [number for number, id in enumerate(of) if id in ids]
@@ -126,12 +125,12 @@ def _hook(hook: Any, described: Descriptions) -> object:
         given = [described.attribute(item) for item in (hook.args, hook.keywords)]
         return ["partial", _hook(hook.func, described), *given]
     # Dynamo guards on the values that a hook reads in its closure, so an object in the closure (a tensor in a table)
-    # needs no description. Dynamo does not guard on the set of hooks, so a bound method must have a description.
+    # needs no description. But it does not guard on which hooks exist, so a bound method needs a description.
     return described.attribute(hook) if type(hook) is types.FunctionType else described.value(hook)
 
 
 def within(value: Any, described: Descriptions) -> object:
-    """Describe what Dynamo reads from an object on which it guards only by type: a decorator's mode, for example."""
+    """Describe what Dynamo reads from an object with only a guard on its type: a decorator's mode, for example."""
     if is_a(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), within(of, described)]
@@ -149,7 +148,7 @@ def within(value: Any, described: Descriptions) -> object:
 
 
 def kind_of(value: Any) -> type:
-    """A value's type; for a fake tensor the real type, because watch mode traces with fake tensors for later runs."""
+    """A value's type. For a fake tensor the real type, because watch mode traces with fake tensors."""
     if is_a(value, FakeTensor):
         return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
     return type(value)
@@ -161,13 +160,12 @@ def _dispatch_keys(value: torch.Tensor) -> object:
     if value.dispatch_keys is not None:
         return value.dispatch_keys
     with _disable_current_modes(), torch.inference_mode(value.is_inference()):
-        # A fake conjugate view, for example, lacks the special keys of a real conjugate view. So the entry will not be
-        # used for a real one.
+        # A fake conjugate view, for example, lacks special keys, so its entry will not serve a real conjugate view.
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
 def _ordered(marks: object) -> object:
-    """Put marks in an order that does not depend on hashes, which use addresses (``_DimRange(0, None, None)``)."""
+    """Sort marks without their hashes, which use addresses (``_DimRange(0, None, None)``)."""
     return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
 
@@ -183,9 +181,9 @@ def _is_aligned(value: torch.Tensor) -> bool:
 
 
 def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
-    """The number of a tensor's memory, and the offset in it.
+    """The number of a tensor's memory, and the tensor's offset.
 
-    Inputs that share memory or overlap give a different graph, and Dynamo does not guard on that.
+    Inputs that share memory give a different graph, and Dynamo does not guard on the sharing.
     """
     if value.layout is not torch.strided:
         return [-1, 0]
@@ -194,7 +192,7 @@ def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
 
 
 def _registered(kind: type) -> object:
-    """How pytree flattens objects of this class. A trace depends on the flattening without a guard."""
+    """Describe how pytree flattens objects of this class. A trace depends on it without a guard."""
     node = pytree.SUPPORTED_NODES.get(kind)
     if node is None:
         return "constant" if kind in pytree.CONSTANT_NODES else None
