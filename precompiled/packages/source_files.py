@@ -196,8 +196,8 @@ def _held(module: ModuleType) -> str:
     """Digest of the content of a generated module.
 
     The digest covers the code of functions and of the module's own classes, the module and name of other classes, the
-    ``repr`` of plain values, and the types of other values. The file's digest is no substitute, because the file may
-    have been removed.
+    ``repr`` of plain values, and the types of other values. The file's digest would not do, because the file has a
+    different name in each process and may have been removed.
     """
     held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])
