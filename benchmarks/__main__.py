@@ -1,4 +1,4 @@
-"""Takes the measures and compares them with their goals (`python -m benchmarks`). Exits 1 if a goal is missed."""
+"""Measures the figures and compares them with their goals (`python -m benchmarks`). Exits 1 if a goal is missed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def main() -> int:
         try:
             results += measure(effort, say)
         except BenchmarkError as error:
-            # The other measures continue; the failed one is repeated in the summary.
+            # Go on with the other measures. The summary repeats the failure.
             broken.append(str(measure.__doc__))
             console.print(f"    {error}", style="bold red", markup=False, highlight=False)
         console.print(f"    {time.monotonic() - started:.0f} s", style="bright_black")

@@ -4,9 +4,9 @@ machine.
 `make bench-farm` (`python -m benchmarks.farm`). The benchmark uses a real Ray cluster, and the farm and driver of the
 remote helper. No worker of this host compiles. Each node is warm: it has already compiled another graph.
 
-Nodes share the machine's cores round robin, so with more nodes than cores the result shows the cost of the farm only.
-With ``--share 0.5``, each node has half a core to itself. The column "places in use" is the nodes' compile time, as a
-share of the run's time times the number of nodes. Exits 1 if any graph was not compiled on a node.
+The nodes use the machine's cores round robin. So with more nodes than cores, the result shows only the farm's cost.
+With ``--share 0.5``, each node has half a core to itself. The column "places in use" is the nodes' compile time,
+divided by the run's time and the number of nodes. Exits 1 if any graph was not compiled on a node.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def cluster(nodes: int, root: Path, share: float) -> Iterator[None]:
             if shares:
                 shares[number].enter()
             else:
-                os.sched_setaffinity(0, {cores[number % len(cores)]})  # processes of the node inherit this
+                os.sched_setaffinity(0, {cores[number % len(cores)]})  # the node's processes inherit this
             rays.add_node(
                 num_cpus=1,
                 resources={"precompiled": 1},

@@ -1,8 +1,8 @@
 """Measures watch mode (`python -m benchmarks.watch`): (w) the time from a save until the watch is ready, and (x) the
 time of the next run's first step.
 
-(w) A GPT-2 in training is an entry point. A constant in its source is edited repeatedly. Watch mode's own time is the
-time until the watch is ready, minus capture (imports and trace) and compile. It has a goal.
+(w) The entry point is a GPT-2 in training, with a constant that is edited repeatedly. Watch mode's own time, which has
+a goal, is the time until the watch is ready, minus capture (imports and trace) and compile.
 
 (x) examples/watch/train.py is a recorded run. One edited hyperparameter changes no shape, the other one does. The next
 run's first step is compared with plain torch.compile's, whose cache is warm from before the edit.
@@ -96,7 +96,7 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
         say("the worker is warm")
         store = Store(host.root / "store")
         for number in range(repeats):
-            time.sleep(1.5)  # people edit more slowly than this loop
+            time.sleep(1.5)  # people edit less often than this loop
             since = time.time() - 0.1
             source.write_text(MODEL.format(scale=2.0 + number, layers=layers, width=width))
             watch = until_ready(host, id, since)

@@ -24,9 +24,9 @@ settings.load_profile("any-pace")
 
 
 # Deadline of a test run, in seconds since the epoch. Later tests are skipped. tools/test_all.py sets the deadline,
-# because pytest reports nothing about earlier tests if it is killed in the middle of one.
+# because a killed pytest reports none of its finished tests.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
-PART = "PRECOMPILED_TESTS_PART"  # "2/3": only each third test, beginning with the second (tools/test_all.py)
+PART = "PRECOMPILED_TESTS_PART"  # "2/3": only every third test, beginning with the second (tools/test_all.py)
 FAULTS = "PRECOMPILED_TESTS_FAULTS"  # "full": tests of faults provoke them often (make test-faults)
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
@@ -90,7 +90,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def tries(record_property: Callable[[str, object], None]) -> Callable[[int, int], int]:
     """Returns a function that chooses how often a test provokes its fault: ``tries(few, many)``.
 
-    ``few`` in `make test`, ``many`` in `make test-faults`, which prints the number (faults/plugin.py).
+    The function returns ``few`` in `make test`, and ``many`` in `make test-faults`. faults/plugin.py prints the number.
     """
 
     def choose(few: int, many: int) -> int:
@@ -125,7 +125,7 @@ def served(with_daemon: Host) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def shared_host(with_daemon: Host) -> Iterator[Host]:
-    """A host that all tests of one module share. The daemon of ``with_daemon`` serves it."""
+    """A host that all tests of a module share. The daemon of ``with_daemon`` serves it."""
     with new_host(with_daemon) as found:
         yield found
 

@@ -13,21 +13,21 @@ Answer = dict[str, dict[str, Any]]
 
 # Rows that torch can compile but precompiled does not serve, with the reasons. test_corpus.py allows at most three.
 BYPASSED = {
-    # With such hooks, an input of the forward graph is a state object (torch.fx.experimental._backward_state).
+    # With such hooks, a forward graph has a state object as an input (torch.fx.experimental._backward_state).
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
 # Additional rows that precompiled does not serve on torch 2.11, with the reasons.
 BYPASSED_ON_2_11 = {"distributed_tensor": {"unsupported-input", "unsupported-argument", "user-function"}}
 
-# Rows with a frame that is in no package. Each process traces the frame. The reasons are those in package_report().
+# Rows with a frame that no package contains, so that each process traces it. The reasons are those in package_report().
 TRACED: dict[str, set[str]] = {
     "a_float_that_changes": {"package-global"},  # Dynamo makes the float an input of the graph
     "default_device": {"package-mode"},
     # A frozen graph holds its weights as constants of the process.
     **{f"frozen_{name}": {"package-graph"} for name in ("linear", "convolution")},
-    # The frame after the break is recorded while the first graph runs eager. The outputs are then views of one tensor,
-    # but outputs of compiled code are not.
+    # The frame after the break is recorded while the first graph runs eager. Eager outputs are views of one tensor;
+    # outputs of compiled code are not.
     "views_of_one_tensor_across_a_graph_break": {""},
     # Forward graphs come from packages, but compiled autograd creates the backward graphs anew in each process.
     **{

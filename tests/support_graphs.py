@@ -1,4 +1,4 @@
-"""Support: small graphs as Dynamo passes them to a backend, and their captured programs. Nothing is compiled."""
+"""Support: small graphs as Dynamo passes them to a backend, and their captured programs, without a compile."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def captures(
     raised: list[Exception] = []
 
     def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        # The backend itself calls ``capture``: this function reads Dynamo's fake tensors and torch's modes as they are
-        # during the backend's call.
+        # The backend itself calls ``capture``, because Dynamo's fake tensors and torch's modes must be those of the
+        # backend's call.
         try:
             found.append(Captured(module, example_inputs, capture.capture(module, options or {})))
         except Exception as error:  # Dynamo would wrap an exception that leaves a backend

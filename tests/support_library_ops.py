@@ -30,7 +30,7 @@ def width(folder: Path, width: int) -> None:
     source = f'extern "C" long pc_width() {{ return {width}; }}'
     command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{NEEDED}", "-x", "c++", "-", "-o", f"{folder / NEEDED}.new"]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-    Path(f"{folder / NEEDED}.new").rename(folder / NEEDED)  # as linkers do: a process may have mapped the old file
+    Path(f"{folder / NEEDED}.new").rename(folder / NEEDED)  # like linkers: a process may have mapped the old file
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Merges the two source texts of a package case into one program. An environment variable selects one of the two.
 
-In the default mode (``packages = "program"``) an entry does not serve an edited text. Two runs of one text can still
-differ in their inputs: arguments, environment variables, files, the time. The merged program is such a text:
+In the default mode (``packages = "program"``), an entry does not serve an edited text. But two runs of one text may
+differ in their inputs (arguments, environment variables, files, the time). The merged program is such a text:
 
 - Statements that differ, at the top level, in a class or in ``build()``, stand below an ``if``.
 - A function that differs is defined twice.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-# The statements of the programs. Each uses the variable ``x``. An edit changes the value of a placeholder.
+# The statements of the programs. Each uses the variable ``x``. An edit changes a placeholder's value.
 STATEMENTS = (
     "x = torch.addmm(x, x, x, alpha={number})",
     "x = torch.mm(x, x)",

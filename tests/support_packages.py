@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
 for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
     importlib.import_module(_topic.name)
 
-# Typical cases of each kind. These cases and those of NEVER run every day. All other cases run in `make test-slow`.
+# Typical cases of each kind. They and the cases of NEVER run every day. All other cases run in `make test-slow`.
 EVERYDAY = (
     "same_module",
     "graph_break",
@@ -49,7 +49,7 @@ EVERYDAY = (
     "mock_in_the_place_of_a_function",
 )
 
-# These cases change state of the process for good, so they run last.
+# These cases change the process permanently, so they run last.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")
 for _name in LAST:
     CASES[_name] = CASES.pop(_name)

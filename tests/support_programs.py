@@ -64,7 +64,7 @@ PROGRAM: dict[str, Any] = {
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    # copy.deepcopy would keep shared lists and dicts shared, so that one change could have several effects.
+    # copy.deepcopy would keep shared lists and dicts shared. One change could then have several effects.
     program = json.loads(json.dumps(PROGRAM))
     change(program)
     return program

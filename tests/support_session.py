@@ -1,7 +1,7 @@
 """Support: the test process as a client of a separate host, with its reports and counts.
 
-Only one part is replaced: a graph that would be compiled in process runs eager. These tests check why a graph is not
-served, and tests/e2e covers the compiled code.
+Only the compile in process is replaced: such a graph runs eager. These tests check why a graph is not served.
+tests/e2e covers the compiled code.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()=>78].?|([\r\n\b\x07])
 class Screen:
     """The screen of a terminal that understands text, new lines, cursor positions and erasing.
 
-    The programs under test use nothing else.
+    The tested programs use nothing else.
     """
 
     def __init__(self, columns: int, rows: int) -> None:

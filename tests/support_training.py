@@ -22,8 +22,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
     """Run all ranks and return the output of each.
 
-    If a rank fails, the other ranks are killed, because they would wait for it forever. Shows the output of the failed
-    rank.
+    If a rank fails, kills the other ranks, because they would wait for it forever, and shows the failed rank's output.
     """
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [

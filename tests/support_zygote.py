@@ -1,18 +1,17 @@
 """Support: starts programs as forks of a zygote, a process that has imported torch and done nothing else.
 
 The tests start hundreds of programs, and the import of torch, Dynamo and Inductor takes three to five seconds of CPU. A
-fork differs from a new interpreter only in its imported modules and in how it exits. The zygote does not import
-precompiled.
+fork differs from a new interpreter only in its imported modules and its exit. The zygote does not import precompiled.
 
 Some tests depend on how an interpreter starts: options, hash seeds, another interpreter, variables that Python or torch
-read at the start. For these ``start`` runs a new interpreter. Some tests, such as those of the hook, start a new
+read at the start. For these tests, ``start`` runs a new interpreter. Some tests, such as those of the hook, start a new
 interpreter themselves.
 
-There is one zygote for each value of OMP_NUM_THREADS, because torch reads the variable once.
+Each value of OMP_NUM_THREADS has its zygote, because torch reads the variable once.
 
-``start`` returns an object with the parts of ``subprocess.Popen`` that tests use. As a program, this file is the
-zygote. The zygote takes one request per connection, with the descriptors of the standard streams. The zygote replies
-with the pid of the fork, and later with its exit status.
+``start`` returns an object with the parts of ``subprocess.Popen`` that tests use. Run as a program, this file is the
+zygote. It takes one request per connection, with the descriptors of the standard streams. It replies with the fork's
+pid, and later with the fork's exit status.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Prefixes of variables that Python, torch or its libraries read at their start. A program with other values of them
-# runs in a new interpreter.
+# Prefixes of variables that Python, torch or its libraries read at their start. A program with other values runs in a
+# new interpreter.
 AT_THE_START = ("CUDA", "GOMP", "KMP", "LC_", "LD_", "LANG", "MKL", "OMP", "PYTHON", "PYTORCH", "TORCH")
 BUT = ("TORCHINDUCTOR_CACHE_DIR", "OMP_NUM_THREADS")
 START_S = 120.0

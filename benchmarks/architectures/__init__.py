@@ -1,1 +1,1 @@
-"""Measures the table of model architectures (`make architectures`). Other tables of architectures use ``rows`` too."""
+"""Measures the table of model architectures (`make architectures`). Other tables of architectures share ``rows``."""

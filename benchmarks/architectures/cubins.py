@@ -14,6 +14,6 @@ def architecture_of(path: Path) -> str:
     if head[:4] != b"\x7fELF" or struct.unpack_from("<H", head, 18)[0] != _EM_CUDA:
         return "no cubin"
     flags = struct.unpack_from("<I", head, 48)[0]
-    # precompiled/made_up_cuda/cubin.cpp has the same rule, which a test compares with cuobjdump. From ABI 8 on, the
-    # architecture is in the second byte.
+    # precompiled/made_up_cuda/cubin.cpp has the same rule; a test compares it with cuobjdump. From ABI 8 on, the second
+    # byte is the architecture.
     return f"sm_{flags >> 8 & 0xFF if head[8] >= 8 else flags & 0xFF}"

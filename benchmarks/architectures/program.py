@@ -26,7 +26,7 @@ from benchmarks.models.compare import differences, of_other_kind, step
 from benchmarks.models.zoo import ARCHITECTURES, Example
 from precompiled.made_up_cuda import activate
 
-# After a swap, Dynamo may recompile, because a guard fails, and submit another graph. So the wait and the call are
+# After a swap, a failed guard may make Dynamo recompile and submit another graph. So the wait and the call are
 # repeated.
 ROUNDS = 3
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system", "os.exec"})
@@ -79,9 +79,9 @@ def _compiles() -> int:
 def _examine(example: Example, training: bool, wait_s: float, found: dict[str, Any]) -> None:
     """Compare the compiled model with eager before and after the swap.
 
-    Writes each result into ``found`` at once, so that an exception later in the row does not lose it.
+    Writes each result into ``found`` at once, so that a later exception in the row does not lose it.
     """
-    torch._dynamo.reset()  # architectures share frames of transformers, and Dynamo limits the compiles of a frame
+    torch._dynamo.reset()  # architectures share frames of transformers, and Dynamo limits a frame's compiles
     model = example.model.train(training)
     expected = step(model, example, training)
     if unsteady := differences(step(model, example, training), expected):

@@ -4,10 +4,9 @@ values equal eager's.
 `make architectures` (`python -m benchmarks.architectures`). Exits 1 if a row is not right.
 
 With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md). Its
-kernels do not run, so no value is compared. A row is right if each kernel that the second process loads is a cubin for
-that GPU, and if that process starts no other process. If a kernel computes a size on which the next graph depends, the
-made-up GPU gives a wrong size. The first process may then not call that graph again. Such graphs may lack a hit
-(``idle`` in --json).
+kernels do not run, so no value is compared. A row is right if the second process loads only cubins for that GPU, and
+starts no other process. A size that a kernel computes is wrong on a made-up GPU. The first process may then not call
+the next graph again. Such graphs may lack a hit (``idle`` in --json).
 """
 
 from __future__ import annotations
@@ -29,15 +28,14 @@ from benchmarks.harness.table_command import Report, run_table
 from precompiled.made_up_cuda import activate
 from precompiled.made_up_cuda.kinds import KINDS
 
-# The timeout of a row, in seconds. Rows take far less, even on a loaded 2-core machine; the timeout only prevents an
-# endless run.
+# The timeout of a row, in seconds. Rows take far less, even on a loaded 2-core machine.
 ROW_LIMIT_S = 900.0
 SHOWN = 4  # differences shown for a row
 
 
 @dataclass
 class Row(ArchitectureRow):
-    """The row's model runs in a process with empty caches, then in a second process."""
+    """A row's model runs in a process with empty caches, then in a second process."""
 
     graphs: int = 0
     by_daemon: int = 0  # graphs among ``graphs`` that the daemon compiled
@@ -51,7 +49,7 @@ class Row(ArchitectureRow):
     messages: list[str] = field(default_factory=list)  # precompiled's messages about the graphs in ``rest``
     seconds: float = 0.0
     target: str = ""  # the made-up GPU's architecture; if set, no value is compared
-    idle: int = 0  # graphs of the first process that were compiled and never called again
+    idle: int = 0  # graphs of the first process that were compiled but not called again
     # Maps an architecture to the number of cubins that the second process loaded and that are new in this row.
     cubins: dict[str, int] = field(default_factory=dict)
     known_cubins: bool = False  # an earlier row of this model loaded cubins, perhaps all that this row needs
@@ -63,8 +61,8 @@ class Row(ArchitectureRow):
 
     @property
     def right(self) -> bool:
-        # On a made-up GPU, a kernel that computes a size does not run, so the size is wrong. The first process then
-        # does not call the next graph again. Such graphs are counted in ``idle``.
+        # On a made-up GPU, a size that a kernel computes is wrong. The first process may then not call the next graph
+        # again. Such graphs are counted in ``idle``.
         served = self.graphs == self.by_daemon and self.second_graphs == self.hits == self.graphs - self.idle > 0
         loaded = set(self.cubins) == {self.target} or (self.known_cubins and not self.cubins)
         made = not self.target or (loaded and not self.started)
@@ -126,8 +124,8 @@ def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = 
 def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) -> dict[Name, dict[str, Any]]:
     """Return what the program found for each row.
 
-    ``caches``: the folder of Inductor's and Triton's caches on a GPU. Each process has its own folder, so the second
-    one takes its kernels from the artifacts.
+    ``caches``: the folder of Inductor's and Triton's caches on a GPU. Each process has its own folder, so that the
+    second process takes its kernels from the artifacts.
     """
     found: dict[Name, dict[str, Any]] = {}
     own = {}
@@ -169,7 +167,7 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str)
         row.seconds += answer.get("seconds", 0.0)
     row.graphs, row.idle = len(first.get("reports", [])), len(first.get("idle", []))
     for report in first.get("reports", []):
-        # A hit counts too: the daemon compiled this graph for an earlier row.
+        # A hit counts, because the daemon compiled the graph for an earlier row.
         if report["state"] == "compiled" and report["source"] in ("swap", "hit"):
             row.by_daemon += 1
             continue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # The name of a script in examples/. The other programs are in benchmarks/programs.
 NANOGPT = "nanogpt"
-# ``traced`` of an edit after which every function that the program compiles must be traced.
+# The value of ``traced`` if every function that the program compiles must be traced.
 ALL = None
 NOTHING: frozenset[str] = frozenset()
 

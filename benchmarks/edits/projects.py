@@ -17,7 +17,7 @@ from benchmarks.harness.hosts import LIMIT_S, PACKAGES, ROOT, BenchmarkError, Co
 from benchmarks.harness.state import WAIT_S
 from benchmarks.models.compare import compare_steps
 
-# The scripts print a loss with four digits, so larger errors are invisible.
+# Relative tolerance for the loss, which the scripts print with four digits.
 LOSS_RTOL = 2e-3
 SMALL = ("--n_layer=1", "--n_embd=32", "--n_head=2", "--block_size=16", "--eval_iters=1")
 

@@ -51,7 +51,7 @@ class Row(MeasuredRow):
 
     @property
     def as_expected(self) -> bool:
-        """Whether exactly the expected functions were traced. If none is expected, Dynamo must not trace any frame."""
+        """Whether exactly the expected functions were traced. If none is expected, Dynamo must trace no frame."""
         return self.traced == self.expected and (bool(self.expected) or not any(self.frames))
 
     @property

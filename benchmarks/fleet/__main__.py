@@ -75,7 +75,7 @@ def main() -> int:
     table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
     print("\n" + table.text() + "\n")
     if arguments.docs:
-        shown = table.without(("hosts", "graphs", "lost"))  # two are given, and lost graphs end the command with 1
+        shown = table.without(("hosts", "graphs", "lost"))  # two are given; lost graphs end the command with 1
         write_part("`make bench-fleet ARGS=--docs`", [describe_machine(), shown.text()], "guides/fleet.md")
     bad = [place for place, outcome in outcomes if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted]
     for place in bad:

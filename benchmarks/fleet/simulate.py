@@ -1,7 +1,7 @@
 """Simulates hosts: each has its own store and claims, and runs the helper's code. Only the compile is simulated.
 
-A host is a coroutine with one worker, like a host with two cores. A simulated compile uses no CPU time. Requests to the
-store and the remote run in threads that all hosts share.
+A host is a coroutine with one worker, as on two cores. A simulated compile uses no CPU time. Requests to the store and
+the remote run in threads that all hosts share.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def duplicates(self) -> int:
-        """The number of compiles that were superfluous, because another host compiled the same key."""
+        """The number of superfluous compiles, whose key another host compiled."""
         return sum(count - 1 for count in self.completed.values())
 
     @property
@@ -77,7 +77,7 @@ class _Killed(Exception):
 
 
 class Fleet:
-    """Simulates all hosts of a plan, once per object. ``root``: the directory of the stores."""
+    """Simulates all hosts of a plan, once. ``root``: the directory of the stores."""
 
     def __init__(self, plan: Plan, root: Path, url: str, trust: Trust, say: Say) -> None:
         self.plan, self._say = plan, say
@@ -92,7 +92,7 @@ class Fleet:
         began = time.monotonic()
         hosts = [self._host(number) for number in range(self.plan.hosts)]
         victims = self._random.sample(hosts, int(self.plan.killed * len(hosts)))
-        for host in victims:  # each one dies at a step between its first and its last one
+        for host in victims:  # each one dies at a random step
             host.dies_after = self._random.randrange(1, 2 * self.plan.graphs + PARTS)
         done = asyncio.gather(*[host.run() for host in hosts])
         while not (await asyncio.wait([done], timeout=SAY_S))[0]:
@@ -153,7 +153,7 @@ class _Host:
             self._fleet.died(self._claims)
 
     async def _all(self) -> None:
-        # Pending checks of keys: (time, tie breaker, key, next pause). A parked key that is due goes before a new key.
+        # Pending checks of keys: (time, tie breaker, key, next pause). Parked keys that are due precede new keys.
         due: list[tuple[float, int, str, float]] = []
         fresh = list(reversed(self._fleet.keys))
         while due or fresh:
@@ -198,7 +198,7 @@ class _Host:
                 await self._step(lambda: None)
         artifact = await self._step(functools.partial(self.there.store.publish, payload(key)))
         await self._step(functools.partial(self.there.put_artifact, artifact))
-        # Count the compile only now: if the host is killed before the upload, no other host gets the artifact.
+        # Count the compile only now: if the host dies before the upload, no other host gets the artifact.
         self._fleet.outcome.completed[key] += 1
         await self._step(claim.end)
 

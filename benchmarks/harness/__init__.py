@@ -1,4 +1,4 @@
-"""Holds what all benchmarks use: isolated hosts (``hosts``), resource use of process trees (``tree``), results
+"""Code that all benchmarks share: isolated hosts (``hosts``), resource use of process trees (``tree``), results
 (``result``).
 
 ``table_command`` runs the command line of a table: options, output, its part of docs/, exit status.

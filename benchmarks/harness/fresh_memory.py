@@ -11,7 +11,7 @@ import torch
 
 
 def fill(byte: int) -> None:
-    """Fill each allocation of later loaded code with ``byte``. 0 gives zeros; 255 gives NaN, or -1 for integers."""
+    """Fill each allocation of code loaded later with ``byte``. 0 gives zeros; 255 gives NaN, or -1 for integers."""
     allocate = torch._C._dynamo.guards._empty_strided_cuda
 
     def empty_strided_cuda(*args: Any, **kwargs: Any) -> Any:

@@ -19,10 +19,10 @@ from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
 ROOT = Path(__file__).parent.parent.parent
-# The timeout of a sample, in seconds. Samples take far less; the timeout only prevents an endless run.
+# The timeout of a sample, in seconds. Samples take far less.
 LIMIT_S = 1200.0
 
-# The default setting. Most measures switch packages off instead, because they measure the steps after Dynamo's trace.
+# The default setting. Most measures disable packages, because they measure the steps after Dynamo's trace.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
 
 Command = dict[str, Any]  # a JSON object: argv, env, cwd
@@ -36,7 +36,7 @@ def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None)
     """Raise BenchmarkError unless each graph's report has this ``state``, and this ``source`` unless ``source`` is
     None.
 
-    Also raises it if there is no graph. Otherwise the sample would be meaningless.
+    Also raises it if there is no graph, because the sample would be meaningless.
     """
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):
@@ -68,7 +68,7 @@ class Host:
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
-            # The machine may have the hook installed permanently. The hook must not act in a plain torch.compile.
+            # The machine may have the hook installed permanently. It must not act in a plain torch.compile.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }
@@ -97,7 +97,7 @@ class Host:
         return run_command(self.command(spec, hook=hook, **more))
 
     def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
-        """Return tree.py's figures for ``commands``, started at once, and for the processes that the commands leave in
+        """Start ``commands`` at the same time. Return tree.py's figures for them and the processes that they leave in
         the background.
 
         ``daemon``: if true, start a daemon before the commands and stop it at the end. If None, only stop the daemon

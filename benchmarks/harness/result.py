@@ -1,4 +1,4 @@
-"""Holds the result of a measure (its samples and their goal), and writes results to a table and to a file."""
+"""A measure's result (its samples and their goal). Writes results to a table and to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines rows that count, per run of a program, the graphs that precompiled served, and the reasons for the others."""
+"""Rows that count, per run of a program, the graphs that precompiled served, and the reasons for other graphs."""
 
 from __future__ import annotations
 

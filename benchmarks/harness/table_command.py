@@ -46,7 +46,7 @@ class Report:
     styles: list[str | None] = field(default_factory=list)  # one for each row of the first table
     remarks: list[tuple[str, str | None]] = field(default_factory=list)
     record: Any = None  # the value that --json writes
-    parts: Sequence[str] = ()  # what --docs writes; by default the tables
+    parts: Sequence[str] = ()  # what --docs writes; the tables by default
 
 
 def report_rows(

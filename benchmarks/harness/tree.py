@@ -1,17 +1,17 @@
 """Runs commands at the same time and measures the CPU seconds and peak memory of all their descendants, by role.
 
 Usage: python -m benchmarks.harness.tree SPEC. SPEC is a JSON object:
-- ``before``: a command that runs to its end first (it starts a daemon), or null
+- ``before``: a command that runs first, to start a daemon, or null
 - ``commands``: each with ``argv`` and ``env``
-- ``stop``: a command that ends the processes that the others left in the background, or null
+- ``stop``: a command that ends the processes that remain in the background, or null
 - ``limit_s``: seconds for everything
 
 Prints one JSON line.
 
-This process adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons, workers and compilers always remain its descendants.
-It waits for each of them, and wait4 returns its CPU time. ``before`` and ``stop`` are not counted. Memory is Linux's
-VmHWM, the largest resident size that a process has had. VmHWM is read four times a second, so the last moments of a
-short-lived process are missing.
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons, workers and compilers remain its descendants. It waits
+for each descendant, and wait4 returns the descendant's CPU time. ``before`` and ``stop`` are not counted. Memory is
+Linux's VmHWM, a process's largest resident size so far. It is read four times a second, so a process's last moments are
+missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PR_SET_CHILD_SUBREAPER = 36
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 LOOK_S = 0.25
 REAP_S = 0.02
-# The role of a process is the first one whose text is in the process's command line.
+# A process has the first role whose text is in its command line.
 ROLES = (
     ("precompiled.service.worker", "worker"),
     ("precompiled.service", "daemon"),
@@ -53,7 +53,7 @@ class Tree:
 
     def start(self, command: dict[str, Any], role: str, out: IO[str] | int, err: IO[str] | int) -> int:
         process = subprocess.Popen(command["argv"], env=command["env"], cwd=command.get("cwd"), stdout=out, stderr=err)
-        process.returncode = 0  # so that subprocess does not reap the process; ``wait`` does
+        process.returncode = 0  # subprocess must not reap the process, because ``wait`` does
         self.roles[process.pid] = role
         return process.pid
 
@@ -107,7 +107,7 @@ class Tree:
         for pid in self._descendants():
             try:
                 status = Path("/proc", str(pid), "status").read_text()
-                # Read the command line each time, because a process has its parent's command line until it calls exec.
+                # Read the command line each time: before exec, a process has its parent's command line.
                 command = Path("/proc", str(pid), "cmdline").read_text()
             except OSError:
                 continue
@@ -140,8 +140,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         in_time = in_time and tree.wait(set(pids), deadline)
         if spec["stop"]:
             tree.start(spec["stop"], "own", subprocess.DEVNULL, subprocess.DEVNULL)
-        # Wait for orphans as well, also while `stop` runs. `stop` ends only after the daemon is reaped, and by now this
-        # process is the daemon's parent.
+        # Wait for orphans while `stop` runs: it ends after the daemon is reaped, and this process is now the daemon's
+        # parent.
         if not in_time or not tree.wait(None, deadline):
             in_time = False
             tree.kill()

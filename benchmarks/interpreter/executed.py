@@ -6,7 +6,7 @@ kernel's source, and ``CachingAutotuner.run`` calls the kernel with its first co
 (torch/_inductor/runtime/triton_heuristics.py). The interpreter copies arguments to the CPU and back.
 
 This file adds:
-- libdevice's functions, which the interpreter leaves empty (they return None)
+- libdevice's functions, which return None in the interpreter
 - a check that each access lies in the memory of an argument
 - a count of programs and stores, which proves that a kernel was executed
 
@@ -50,7 +50,7 @@ class Kernel:
     """One kernel of an artifact."""
 
     name: str
-    brought: bool = False  # the artifact has a launcher and machine code for this source
+    brought: bool = False  # the artifact has machine code and a launcher for this source
     runs: int = 0
     programs: int = 0
     stored: int = 0  # number of elements
@@ -62,9 +62,9 @@ class Seen:
     """The kernels that artifacts contained and that the interpreter ran, since ``SEEN.clear()``."""
 
     kernels: dict[str, Kernel] = field(default_factory=dict)  # maps the digest of a kernel's source to the kernel
-    strangers: list[str] = field(default_factory=list)  # kernels that ran and are in no artifact
+    strangers: list[str] = field(default_factory=list)  # executed kernels that are in no artifact
     running: Kernel | None = None
-    # Address ranges of the arguments of the kernel that is running.
+    # Address ranges of the running kernel's arguments.
     memory: list[tuple[int, int]] = field(default_factory=list)
 
     def clear(self) -> None:
@@ -85,7 +85,7 @@ def install() -> None:
     AsyncCompile.triton = _noted(AsyncCompile.triton)
     interpreter.GridExecutor.__call__ = _counted(interpreter.GridExecutor.__call__)
     interpreter.GridExecutor._init_args_hst = _ranged(interpreter.GridExecutor._init_args_hst)
-    fresh_memory.fill(255)  # NaN: an element that no kernel writes cannot be right by chance
+    fresh_memory.fill(255)  # NaN: an element that no kernel writes is never right by chance
 
 
 def _noted(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,8 +110,8 @@ def _noted(load: Callable[..., Any]) -> Callable[..., Any]:
 def _give_constants(kernel: Any) -> None:
     """Add the constants of a user's kernel to its configuration.
 
-    Inductor's interpreted launch takes constants from the configuration only. If a constant is missing there, the
-    launch computes the grid from the wrong arguments.
+    Inductor's interpreted launch takes constants only from the configuration. Without a constant, it computes the grid
+    from the wrong arguments.
     """
     if kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE:
         return

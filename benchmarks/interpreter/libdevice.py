@@ -1,8 +1,7 @@
 """Implements the libdevice functions that Inductor's kernels call, in numpy, because Triton's interpreter lacks them.
 
-The names are those of Triton's ``libdevice``. Most functions are computed in float64 and rounded once. Those in
-IN_OWN_PRECISION are computed in the precision of their arguments. CUDA's functions may differ by some units in the last
-place.
+The names are those of Triton's ``libdevice``. Most functions compute in float64 and round once. Functions in
+IN_OWN_PRECISION compute in their arguments' precision. CUDA's functions may differ by some units in the last place.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _lgamma(x: float) -> float:
 
 
 def _integral(integrand: Callable[[Array, Array], Array]) -> Function:
-    """Return the mean of a function of period pi by the midpoint rule, which converges exponentially for it."""
+    """Return the mean of a function of period pi. The midpoint rule converges exponentially for such functions."""
     points = (np.arange(400) + 0.5) * np.pi / 400
 
     def function(x: Array) -> Array:

@@ -49,10 +49,7 @@ def main() -> None:
 
 
 def _use_the_same_keys() -> None:
-    """Leave TRITON_INTERPRET out of the keys, so that lookups find artifacts that were compiled without it.
-
-    The variable changes Triton, so without this function it would be part of the keys.
-    """
+    """Leave TRITON_INTERPRET out of the keys, so that lookups find artifacts that were compiled without it."""
     facts = environment.facts
 
     def without(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
@@ -66,7 +63,7 @@ def _use_the_same_keys() -> None:
 
 
 def _compiled(name: str) -> dict[str, Any]:
-    """Compile the row's graphs. The device computes nothing, so an error in the row's results has no meaning."""
+    """Compile the row's graphs. Errors in the row's results mean nothing, because the device computes nothing."""
     started, known, error, waited = time.monotonic(), len(precompiled.report()), "", True
     try:
         calls = _calls(name)
@@ -96,7 +93,7 @@ def _interpreted(name: str) -> dict[str, Any]:
             stage = "eager"
             judge = eager()
             stage = "compiled"
-            SEEN.strangers.clear()  # forget the user's kernels that the eager run has run
+            SEEN.strangers.clear()  # forget the user's kernels of the eager run
             found["different"] += [f"call {number}: {text}" for text in judge(run())]
             stage = "eager"
     except Exception as problem:  # noqa: BLE001 - the error is the row's answer
@@ -115,14 +112,13 @@ def _graphs(known: int) -> list[list[str | None]]:
 
 
 def _launches() -> int:
-    """Return how many kernels this process launched on the device, which logs a launch without executing it."""
+    """Return how many kernels this process launched on the device. The device logs launches without executing them."""
     log = Path(os.environ["CUDA_MADE_UP_STATE"], "log.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return sum(event["event"] in ("launch", "graph-launch") and event["pid"] == os.getpid() for event in events)
 
 
-# One call to compare: a function that runs eager and returns a comparison (a function from a result to differences),
-# and a compiled run.
+# One call. Its eager run returns a function from a result to the differences. Its compiled run returns the result.
 Call = tuple[Callable[[], Callable[[Any], list[str]]], Callable[[], Any]]
 
 
@@ -202,8 +198,8 @@ def _of_random(name: str) -> Call:
 def _of_user_kernels() -> Call:
     """A program with its own Triton kernels, in two versions.
 
-    Dynamo cannot trace interpreted kernels, and eager on the made-up device needs them. So the eager version has
-    interpreted kernels, and the compiled version has not.
+    Dynamo cannot trace interpreted kernels, but eager code on the made-up device needs them. So only the eager version
+    has interpreted kernels.
     """
     import triton
 

@@ -1,5 +1,5 @@
-"""Checks rows with random numbers, which differ between a kernel and eager. Instead of the values it checks three
-properties: the distribution, that two calls differ, and that a backward uses the mask of its forward.
+"""Checks rows with random numbers, which differ between a kernel and eager. It checks three properties instead of
+values: the distribution, that two calls differ, and that a backward uses its forward's mask.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ ADDRESSES = "OutsideOfArguments"
 # States of a kernel. "stopped": the kernel ran, but another kernel's error ended the row. "unreached": no call ran it.
 KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
 
-# Rows that eager cannot run on the made-up device, or that have no artifact. docs/reference/benchmarks.md gives
-# reasons.
+# Rows that eager cannot run on the made-up device, or that have no artifact. Reasons: docs/reference/benchmarks.md.
 WITHOUT = frozenset(
     {
         "operator_of_a_library",
@@ -134,7 +133,7 @@ def judge(name: str, answer: dict[str, Any]) -> Row:
     elif others or not artifacts:
         answered = "; ".join(dict.fromkeys(str(graph[2] or graph[0]) for graph in others)) or "no graph"
         state, why = "no artifact", f"{answered} ({why})" if why else answered
-        # Drop kernels that no artifact contains: the client compiled them.
+        # Drop kernels that no artifact has: the client compiled them.
         kernels = {digest: kernel for digest, kernel in kernels.items() if kernel["brought"]}
     elif why:
         state = "stopped"
@@ -161,7 +160,7 @@ def _of_kernel(kernel: dict[str, Any], ended: bool, row: str) -> tuple[str, str]
 
 
 def examine(names: Sequence[str], say: Say) -> Iterator[Row]:
-    """Run the rows on one host with a made-up device. Each lot of LOT rows is compiled, then interpreted."""
+    """Run the rows on one host with a made-up device. Compiles, then interprets, each lot of LOT rows."""
     with fresh_host() as host:
         host.start_daemon()
         for begin in range(0, len(names), LOT):
@@ -297,9 +296,7 @@ def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known
 
 
 def _kernels(rows: Sequence[Row]) -> dict[str, tuple[str, str, str]]:
-    """Return the distinct kernels. A kernel in several rows has its worst state, except that "equal" goes before
-    "stopped".
-    """
+    """Return the distinct kernels. A kernel in several rows has its worst state, but "equal" precedes "stopped"."""
     worst = ("wrong", "not runnable", "equal", "stopped", "unreached")
     found: dict[str, tuple[str, str, str]] = {}
     for row in rows:

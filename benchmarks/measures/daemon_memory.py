@@ -10,7 +10,7 @@ from benchmarks.harness.effort import QUICK, Effort, Say
 from benchmarks.harness.hosts import fresh_host
 from benchmarks.harness.result import Result
 
-# After this many seconds, memory that was freed after a start or a compile has returned to the system.
+# Seconds after which freed memory has returned to the system.
 SETTLE_S = 2.0
 
 

@@ -15,7 +15,9 @@ SIDES = ("ours", "torch's key")
 
 
 def lookup(effort: Effort, say: Say) -> list[Result]:
-    """(g) Capture, key and store lookup of GPT-2's training graph, and of one with 5,000 inputs, beside torch's key."""
+    """(g) Capture, key and store lookup, relative to torch's key: of GPT-2's training graph and of one with 5,000
+    inputs.
+    """
     return [
         *_compare("GPT-2's training graph", {"model": "gpt2", "size": effort.size}, 0.5, effort, say),
         *_compare(f"{PLACEHOLDERS:,} inputs", {"placeholders": PLACEHOLDERS}, 3.0, effort, say),
@@ -23,7 +25,7 @@ def lookup(effort: Effort, say: Say) -> list[Result]:
 
 
 def _compare(title: str, graph: dict[str, Any], goal: float, effort: Effort, say: Say) -> list[Result]:
-    """Return two ratios of precompiled's time to torch's: for the first lookup of a process, and for later ones."""
+    """Return two ratios of precompiled's time to torch's: for a process's first lookup, and for later lookups."""
     results = {
         "first": Result("g", f"lookup of {title}, first in a process: ours / torch's key", "", goal),
         "again": Result("g", f"lookup of {title}, again in it: ours / torch's key", "", goal),

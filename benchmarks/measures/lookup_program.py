@@ -7,8 +7,8 @@ Usage: python -m benchmarks.measures.lookup_program SPEC. SPEC is a JSON object:
 
 Prints one JSON line: ``seconds``, of the first lookup and of each repetition.
 
-Both sides get the graph with Dynamo's fake tensors, as Dynamo's backend gets it. All parts of torch that either side
-needs are imported before, so that neither side pays for an import of torch.
+Both sides get the graph with fake tensors, as Dynamo passes it to a backend. All needed parts of torch are imported
+before, so that neither side pays for an import of torch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ WIDTH = 8
 
 
 class _Measured(BaseException):
-    """Leaves torch's compile right after the measurement. The exception is a BaseException because torch catches
-    Exception.
-    """
+    """Leaves torch's compile right after the measurement. It is a BaseException because torch catches Exception."""
 
 
 class _Layers(torch.nn.Module):
@@ -59,8 +57,7 @@ def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
     found = []
     for _ in range(1 + repeats):
         started = time.perf_counter()
-        # The backend is imported inside the measured time, as with the hook: the first graph of a process pays for the
-        # import.
+        # Import the backend inside the measured time: with the hook, a process's first graph pays for the import.
         from precompiled import backend
 
         backend.compile_or_swap(module, {}, in_process)
@@ -74,9 +71,7 @@ def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
 
 
 def torchs(module: torch.fx.GraphModule, inputs: list[Any], repeats: int) -> list[float]:
-    """Return the seconds of AOTAutograd's key of the same graph. Torch itself computes the key with torch's own
-    arguments.
-    """
+    """Return the seconds of AOTAutograd's key of the same graph, which torch computes with torch's own arguments."""
     found: list[float] = []
     key = autograd_cache.autograd_cache_key
 
@@ -105,7 +100,7 @@ def main() -> None:
         result["placeholders"] = sum(node.op == "placeholder" for node in module.graph.nodes)
         repeats = spec["repeats"]
         result["seconds"] = ours(module, repeats) if spec["side"] == "ours" else torchs(module, inputs, repeats)
-        raise _Measured  # skip Dynamo's guards for 5,000 inputs, which are not part of a lookup
+        raise _Measured  # skip Dynamo's guards for 5,000 inputs; a lookup does not include them
 
     torch.manual_seed(0)
     if "model" in spec:

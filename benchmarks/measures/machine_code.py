@@ -32,8 +32,8 @@ def functions(file: Path) -> dict[str, list[str]]:
 def of_the_kernel(file: Path, name: str) -> dict[str, list[str]]:
     """Return the instructions of a kernel's function and of its OpenMP regions, by the names of these functions.
 
-    In the names and the instructions, "kernel" replaces the kernel's name. ``name``: the kernel's name, if ``file`` has
-    several kernels.
+    In the names and the instructions, "kernel" replaces the kernel's name. ``name``: needed if ``file`` has several
+    kernels.
     """
     found = functions(file)
     name = name if name in found else "kernel"

@@ -39,7 +39,7 @@ def take(spec: Mapping[str, Any]) -> Pace:
         alone_s = host.run({**spec, "way": "traced", "steps": ALONE_STEPS}, hook=False)["step_s"]
         host.start_daemon()
         steps = host.run(spec, hook=True)["steps"]
-    # The first step includes Dynamo and the last one is compiled. All steps in between are eager.
+    # The first step includes Dynamo, the last one is compiled, and all others are eager.
     eager = [step["s"] for step in steps[1:-1]]
     if not eager or not steps[-1].get("compiled"):
         raise BenchmarkError(f"of {len(steps)} steps none is eager, or the last is not compiled")
@@ -54,8 +54,8 @@ def take(spec: Mapping[str, Any]) -> Pace:
 
 
 def pace(effort: Effort, say: Say) -> list[Result]:
-    """(j) Eager steps beside the compile of their graphs, over eager steps of a process alone."""
-    # On one core, the program and its compile share the core equally, so only the median has a goal.
+    """(j) Eager steps during the compile of their graphs, relative to eager steps of a process alone."""
+    # On one core, the program and its compile share the core equally. So only the median has a goal.
     shared = len(os.sched_getaffinity(0)) == 1
     results = []
     for model in MODELS:

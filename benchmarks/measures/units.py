@@ -1,4 +1,4 @@
-"""Measures (k): the C++ compilers' cost for models' kernels, in units and one by one as plain torch.compile does."""
+"""Measures (k): the C++ compilers' cost for models' kernels, in units and, as in plain torch.compile, one by one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Builds the C++ kernels of a model's training step one by one and in units. Prints the costs as a JSON line.
 
 Usage: python -m benchmarks.measures.units_program SPEC (as for models/program.py). Both builds use the precompiled
-header, which torch builds with the first kernel and keeps for all compiles of a user.
+header that torch builds with the first kernel and keeps for all compiles.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ RTOL, ATOL = 1e-3, 1e-4
 # this fraction of its tensor's largest element. Some gradients are zero except for rounding (the bias of an attention's
 # keys), so errors below this fraction of the largest gradient do not count.
 OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
-# Models of real size have gradients that are sums of many terms, so single elements have large errors. For them, the
+# Gradients of models of real size are sums of many terms, so single elements have large errors. For such models, the
 # norm of a tensor's error may be this fraction of the tensor's norm, or of a hundredth of the largest gradient's norm.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
@@ -26,7 +26,8 @@ Tensors = Mapping[str, torch.Tensor | None]
 
 
 def step(function: Callable[..., Any], example: Example, training: bool) -> Tensors:
-    """Run one step and return its outputs. When training, also all gradients and buffers, by name. Restores the model.
+    """Run one step and return its outputs. When training, also return all gradients and buffers, by name. Restores the
+    model.
 
     ``function``: the example's model, or its compiled form.
     """
@@ -114,7 +115,7 @@ def unlike(got: Tensors, expected: Tensors) -> list[str]:
 
 
 def _compared(got: Tensors, expected: Tensors, off: Callable[[str, torch.Tensor, torch.Tensor], str]) -> list[str]:
-    """``off``: a function that returns the error of a tensor that both sides have, or ""."""
+    """Return a line per difference. ``off`` returns the error of a shared tensor, or ""."""
     found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     for name in expected.keys() & got.keys():
         left, right = got[name], expected[name]

@@ -6,14 +6,14 @@ suite.py; ``way``:
     eager       not compiled
     traced      torch.compile(backend="eager"): Dynamo alone
     compile     torch.compile; the caller enables precompiled, caches and Inductor's modes
-    artifacts   the same, after torch.compiler.load_cache_artifacts of the file ``path``
+    artifacts   as compile, after torch.compiler.load_cache_artifacts of the file ``path``
     aoti        torch.export and AOTInductor: package written to ``path``, loaded, and called
-    aoti-load   that package, loaded and called
+    aoti-load   the package of aoti, loaded and called
 
 Optional:
 
 - ``pending``: while graphs are pending, "step" or "wait"
-- ``steps``: number of steps after that
+- ``steps``: number of further steps
 - ``device``: the device of the model, by default the CPU
 - ``mode``: the mode of torch.compile
 - ``optimizer``: whether each step includes a step of AdamW
@@ -214,7 +214,7 @@ def main() -> None:
         precompiled.wait()
     else:
         program.step_until_compiled()
-    result["later"] = len(program.steps)  # the index of the first requested step
+    result["later"] = len(program.steps)  # the index of the first further step
     if spec.get("serve"):
         program.serve()
     for _ in range(spec.get("steps", 0)):
@@ -230,7 +230,7 @@ def main() -> None:
             file.write(saved[0] if saved else b"")
     if spec.get("check"):
         result["different"] = program.check()
-    # CPU seconds that are not part of a start: those of the steps after the first one, and of the check.
+    # CPU seconds that do not belong to a start: those of later steps and of the check.
     started = program.steps[0]["cpu_end_s"]
     result["aside_cpu_s"] = time.process_time() - started
     print(json.dumps(result), flush=True)

@@ -17,8 +17,8 @@ from benchmarks.models.unet import UNet
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, 2
 BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
-# The standard deviation of weights, five times the usual value. With the usual value, attention in two narrow layers is
-# flat, and rounding hides its gradients.
+# The standard deviation of weights, five times the usual value. The usual value makes attention in two narrow layers
+# flat, so that rounding hides its gradients.
 SPREAD = 0.1
 _SIZES: dict[str, Any] = {
     "hidden_size": WIDTH,
@@ -388,8 +388,8 @@ def mobilenet_v2() -> Example:
         depth_multiplier=0.25,
         classifier_dropout_prob=0.0,
     )
-    # The model uses double precision: some values lie so close to ReLU6's kinks that rounding changes the gradients. In
-    # single precision, eager is as inaccurate as compiled code, and both exceed all tolerances.
+    # The model uses double precision, because rounding near ReLU6's kinks changes the gradients. In single precision,
+    # eager is as inaccurate as compiled code, and both exceed all tolerances.
     return Example(made.model.double(), {"pixel_values": made.inputs["pixel_values"].double()}, made.targets)
 
 

@@ -3,10 +3,10 @@
 Usage: python -m benchmarks.operators.program SPEC. SPEC is a JSON object: ``groups``, a list of lists of rows. Prints a
 JSON line before each group ({"begun": group}) and one for each of its rows.
 
-If a group raises an error, or if at least one of its graphs was not compiled by a worker, the program splits the group
-in half and runs each half as a group. It repeats this, down to groups of one row. A row that differs from eager in a
-group runs again alone; ``among`` is its difference in the group. With ``fallback_random``, both sides draw torch's
-random numbers, so results are comparable.
+If a group raises an error, or if a worker did not compile all of its graphs, the program splits the group in half and
+runs each half as a group, down to groups of one row. A row that differs from eager in a group runs again alone.
+``among`` is its difference in the group. With ``fallback_random``, both sides draw torch's random numbers, so results
+are comparable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import torch
 import precompiled
 from benchmarks.operators.samples import UNINITIALISED, Row, Sample
 
-# The tolerances of torch's test of Inductor, which are wider than assert_close's, because sums are in another order.
+# The tolerances of torch's test of Inductor. They are wider than assert_close's, because Inductor sums in another
+# order.
 TOLERANCE = {torch.float16: (1e-2, 2e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
 
 # Functions to call, with their arguments.
@@ -158,7 +159,7 @@ def _difference(found: Any, expected: Any, *, values: bool) -> str:
         return f"{len(left)} results, eager has {len(right)}"
     for one, other in zip(left, right, strict=True):
         if other is None and isinstance(one, torch.Tensor) and not one.any():
-            # The result does not depend on this input. Plain torch.compile returns zeros for its gradient, too.
+            # The result does not depend on this input. Plain torch.compile returns zeros for its gradient as well.
             continue
         if not isinstance(other, torch.Tensor):
             if repr(one) != repr(other):

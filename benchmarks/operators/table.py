@@ -25,14 +25,14 @@ from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
 IN_PROCESS = 0.01  # largest share of rows that the client compiles
-# GROUP: the number of rows in one function, which is one graph unless a row breaks it. GROUP_LIMIT_S: the timeout of a
-# group in seconds, far above its time on a loaded machine.
+# GROUP: the number of rows in one function, which is one graph unless a row breaks it. GROUP_LIMIT_S: a group's timeout
+# in seconds, far above its time on a loaded machine.
 GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
 
 Answer = dict[str, Any]  # as in program.py
 
-# The row equals eager if it is compiled alone, but differs from eager in one function with other rows.
+# The row equals eager if compiled alone, but not in one function with other rows.
 AMONG = "different among others"
 WRONG = (AMONG, "different", "error", "died")
 
@@ -120,7 +120,7 @@ def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
                 for done in clients.map(some, range(CLIENTS)):
                     del done
             except BaseException:
-                interrupted.set()  # without this, each client would first run all its groups
+                interrupted.set()  # otherwise each client would first run all its groups
                 raise
         again: list[list[Row]] = []
         for row in found.wrong():

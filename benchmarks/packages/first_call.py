@@ -1,5 +1,5 @@
-"""Measures (p): the first call of a process with a package, relative to torch.compile's warm start. Also measures how
-much recording packages costs.
+"""Measures (p): the first call of a process with a package, relative to torch.compile's warm start. Also measures the
+cost of recording packages.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from benchmarks.harness.state import counted
 from benchmarks.models.compare import differences, step
 from benchmarks.models.zoo import ARCHITECTURES
 
-STEPS = 2  # the second call must be served without a recompile
+STEPS = 2  # the second call must cause no recompile
 
 
 def main() -> None:

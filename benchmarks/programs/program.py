@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-import torch._inductor.compile_fx  # else the first torch.compile imports it: two thirds of a small step
+import torch._inductor.compile_fx  # otherwise the first torch.compile imports it: two thirds of a small step
 
 from benchmarks.harness import state
 from benchmarks.programs import PROGRAMS

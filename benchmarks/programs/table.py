@@ -43,7 +43,7 @@ class Row(ServedRow):
 
     @property
     def equal(self) -> bool:
-        """Whether the values equal eager's, or differ (or crash) just as with plain torch.compile."""
+        """Whether the values equal eager's, or plain torch.compile differs (or crashes) in the same way."""
         return self.as_plain if self.error else not self.different
 
     @property
@@ -118,7 +118,7 @@ def _compare(host: Host, row: Row) -> None:
         row.packages.append(sum(is_served(report) and report["source"] == "package" for report in found["reports"]))
         row.different += [f"{run} run, {text}" for text in compare_steps(results[run], expected)]
     if row.different:
-        # Compiled code may differ from eager by more than rounding if eager is unstable (chaos, ties).
+        # Eager may be unstable (chaos, ties). Compiled code then differs from eager by more than rounding.
         _, plain = _run(host, row, "plain")
         if compare_steps(plain, expected):
             _, swapped = _run(host, row, "swapped", eager_steps=1)
@@ -133,9 +133,7 @@ def _compare(host: Host, row: Row) -> None:
 
 
 def _dies(host: Host, row: Row) -> bool:
-    """Whether a signal ends the program with plain torch.compile too: code that Inductor generates may crash the
-    program.
-    """
+    """Whether a signal ends the program with plain torch.compile, too: Inductor's code may crash the program."""
     try:
         _run(host, row, "plain")
     except BenchmarkError as error:

@@ -89,8 +89,8 @@ class Llama(torch.nn.Module):
 def parallelized(mesh: DeviceMesh) -> Llama:
     """Parallelize as torchtitan does: tensor parallel, compile each block, fully_shard.
 
-    Torchtitan's checkpointing, between tensor parallel and compile, is left out. In torch 2.13, the first forward of a
-    compiled and checkpointed block with DTensors raises, because AOTAutograd saves a DeviceMesh among its tensors.
+    Omits torchtitan's checkpointing between tensor parallel and compile. In torch 2.13, the first forward of a compiled
+    and checkpointed block with DTensors raises, because AOTAutograd saves a DeviceMesh among its tensors.
     """
     torch.manual_seed(0)
     model = Llama()

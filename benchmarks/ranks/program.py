@@ -41,7 +41,7 @@ def main() -> None:
     Path(f"{spec['file']}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     # Leave without Python's shutdown, in which plain torch 2.13 sometimes hangs: the destructor of DDP's process group
-    # holds the GIL and waits for a thread that waits for the GIL.
+    # holds the GIL while it waits for a thread that needs the GIL.
     atexit._run_exitfuncs()
     os._exit(0)
 

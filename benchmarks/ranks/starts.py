@@ -1,4 +1,4 @@
-"""Compares the first step of a later start with plain torch.compile's warm one: a Llama on a mesh of 2 x 2.
+"""Compares a later start's first step with plain torch.compile's warm start: a Llama on a mesh of 2 x 2.
 
 `python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks.
 Precompiled and plain torch take turns. Each has its own caches, which a first start fills. The figure of a start is the
@@ -59,7 +59,7 @@ def measure(repeats: int, say: Say) -> Report:
 
 
 def _first_step(host: Host, row: Row, name: str, *, again: bool = False) -> float:
-    """Return the first step's seconds of the slowest rank. ``again``: a later start, which must trace nothing."""
+    """Return the slowest rank's first step, in seconds. ``again``: a later start, which must trace nothing."""
     hook = name == "ours"
     ranks = start(host, row, name, hook=hook, extra=PACKAGES if hook else {})
     if hook:

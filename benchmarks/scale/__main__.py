@@ -60,7 +60,7 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
         # 1,000 jobs of one user exceed the default limit.
         roomy = dataclasses.replace(host, flags={"max_queue_per_uid": scale.queue})
         daemon = psutil.Process(roomy.start_daemon())
-        # Start a worker, so that the daemon is as warm as one in use.
+        # Start a worker, so that the daemon is warm.
         submit(roomy, daemon, [client_spec(roomy, keys[:10], 10, 1)])
         clients_table, lost = measure_clients(roomy, daemon, keys, scale.clients, say)
         queue_table, more = measure_queue(roomy, keys, scale.queue, say)

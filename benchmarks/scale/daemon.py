@@ -40,7 +40,7 @@ class Load:
 def submit(
     host: Host, daemon: psutil.Process, specs: Sequence[dict[str, Any]], beside: Callable[[], None] | None = None
 ) -> Load:
-    """Run processes that submit at the same time. ``beside`` is called meanwhile."""
+    """Run processes that submit at the same time. Calls ``beside`` meanwhile."""
     extra = {"PRECOMPILED_AUTOSTART": "0"}
     commands = [host.command(spec, hook=False, extra=extra, program="scale.program") for spec in specs]
     with ExitStack() as stack:
@@ -114,7 +114,7 @@ def measure_clients(
     )
     lost = 0
     for count, total in loads:
-        # Each client starts at a different key, so that clients submit the same key at different times.
+        # Clients start at different keys, so that they submit a key at different times.
         specs = [
             client_spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
             for number in range(count)
@@ -179,7 +179,7 @@ def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple
                 filled = filled or depth >= until / 2
                 if (filled and depth < until / 2) or (depth == 0 and len(seen["depth"]) > 100):
                     return
-                time.sleep(0.1)  # the queue's depth is sampled
+                time.sleep(0.1)  # sample the queue's depth
 
         found = submit(host, daemon, [client_spec(host, keys[:count], count, count)], ask)
         lost += found.lost

@@ -15,9 +15,9 @@ class Contender:
     """One way to start a compiled model.
 
     - ``way``: program.py's way to compile; ``env``: environment variables of the process
-    - ``leaves``: the kind of caches that the contender leaves on its host; ``needs``: the kind that it needs before
+    - ``leaves``: the kind of caches that the contender leaves on its host; ``needs``: the kind that it starts with
     - ``fresh_cache``: start with an empty Inductor cache even if ``needs`` is set
-    - ``bytes_of``: the path of the files that it leaves on its host
+    - ``bytes_of``: the path of files that the contender leaves on its host
     - ``state``, ``source``: what precompiled must report for each graph after the first call, and ``finally_source`` at
       the end. Otherwise, the sample is "unexpected".
     """

@@ -12,7 +12,7 @@ from benchmarks.starts.contenders import Contender
 from benchmarks.starts.sample import Sample
 from precompiled.store.artifacts import Store
 
-AROUND = 5  # number of steps after the swap that count as part of the swap
+AROUND = 5  # number of steps after the swap that count towards the swap
 
 
 def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dict[str, Any]) -> None:
@@ -34,8 +34,7 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     sample.step_s = program["step_s"]
     sample.tracing_s = _tracing(program["phases"])
     loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
-    # The load of a swap runs during steps. ``aside_cpu_s`` covers these steps and is subtracted, so the load is added
-    # again.
+    # A swap's load runs during steps. Subtract the steps' ``aside_cpu_s``, and add the load.
     sample.cpu_s = tree["cpu_s"] - program["aside_cpu_s"] + loads
     sample.memory = {**tree["memory"], "client": [program["peak_bytes"]]}
     sample.program = program
@@ -64,8 +63,8 @@ def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple
     it.
 
     ``compiles``: (start, end) in monotonic seconds. ``first``: index of the first compiled step. "Around" begins with
-    the step in which the artifact was published, because earlier steps are slowed down by the compile. The first call
-    of the process includes Dynamo, so it does not count as an eager step.
+    the step in which the artifact was published, because the compile slows down earlier steps. The process's first call
+    includes Dynamo, so it is not an eager step.
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]

@@ -1,4 +1,4 @@
-"""Draws where the time of a start goes: one bar for each contender, and a second one for precompiled's worker.
+"""Draws how a start spends its time: one bar for each contender, and a second bar for precompiled's worker.
 
 Each section is the difference of two measured times, or a time that torch or precompiled reports. The rest of the first
 call is the step: forward, and backward in training.

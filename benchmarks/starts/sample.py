@@ -27,7 +27,7 @@ class Group:
 class Sample:
     """One start. Seconds and bytes; None if the contender lacks the value or did not get so far.
 
-    ``outcome``: "ok", "crashed", "wrong" (differs from eager) or "unexpected" (it did not do what its name says).
+    ``outcome``: "ok", "crashed", "wrong" (differs from eager) or "unexpected" (did not do what its name says).
     """
 
     group: Group

@@ -7,8 +7,8 @@ ids are already in the file are skipped, so a new process continues where anothe
 torch's tests of Inductor give ``torch.compile`` a function that calls ``compile_fx``. Such a call bypasses the hook
 (reason ``direct-call``), so this plugin sends it to the backend ``precompiled``.
 
-In mode ``eager``, a graph's first call is eager and its second one waits for the artifact, so each graph that is called
-twice is swapped.
+In mode ``eager``, a graph's first call is eager, and its second call waits for the artifact. So each graph that is
+called twice is swapped.
 
 Private names: torch._inductor.compile_fx.compile_fx. Checked on 2.13.0.
 """
@@ -69,7 +69,7 @@ def _at(traceback: Any, file: Path) -> str:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    # A failure of setup or teardown is reported too. The call itself reports its outcome in phase "call".
+    # Report failures of setup or teardown, too. The call itself reports its outcome in phase "call".
     if report.when == "call" or report.outcome != "passed":
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         result = {"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]}
@@ -107,7 +107,7 @@ def _to_the_backend() -> None:
     inside = threading.local()
 
     def compile_fx(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
-        # The backend calls this function again to compile in process. Calls with options do not come from these tests.
+        # To compile in process, the backend calls this function again. Calls with options do not come from these tests.
         if more or options or getattr(inside, "now", False):
             return own(model, inputs, *more, **options)
         inside.now = True

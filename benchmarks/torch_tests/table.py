@@ -32,7 +32,7 @@ WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
 TestResult = dict[str, Any]  # a line of plugin.py
 
 # Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows which
-# data. With an artifact, the data exists: torch caches code and counts, and restores them at a load.
+# data. With an artifact, the data exists, because torch caches code and counts and restores them.
 KINDS = {
     "the test checks the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
     "the test checks Inductor's counters": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),
@@ -78,13 +78,13 @@ def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Sa
         host.start_daemon()
         for way in WAYS:
             if way == "swap":
-                host.clear()  # if the store kept its artifacts, nothing would be swapped
+                host.clear()  # with the artifacts of earlier tests, nothing would be swapped
             try:
                 found[way] = _run(host, way, [str(file), *pytest_arguments], limits)
             except BenchmarkError as error:
                 if way == "plain":
                     raise
-                # Plain torch.compile has run all tests, so after this error each test counts as different.
+                # Plain torch.compile ran all tests, so each test counts as different after this error.
                 died = {"outcome": "died", "why": str(error)}
                 found[way] = Found({name: {"test": name, **died} for name in found["plain"].tests})
             say(f"{file.name}: {way}: {len(found[way].passed())} of {len(found[way].tests)} passed")
