@@ -430,7 +430,7 @@ def test_inductors_code_is_read_without_loading_the_pickle(store: Store) -> None
     assert code.extract_generated_code(pickle.dumps([Deadly(), texts, "other", texts])) == texts
     assert "code" not in answer("cache", "show", KEYS[0])["variants"][0]
     assert [item["code"] for item in answer("cache", "show", KEYS[0], "--code")["variants"]] == [[], []]
-    assert "artifact 1 has no code" in invoke("cache", "show", KEYS[0], "--code").output
+    assert "artifact 1 has no readable code" in invoke("cache", "show", KEYS[0], "--code").output
 
 
 @pytest.mark.reason("no-such-key", "ambiguous-key")

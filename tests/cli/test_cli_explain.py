@@ -135,7 +135,7 @@ def test_variants_show_sizes_and_guards(store: Store) -> None:
     assert [item["guards"] for item in found["variants"]] == ["s0 < 9", "s0 >= 9"]
     assert found["slot"] == 1
     text = invoke("explain", key_of("dynamic")).output
-    assert "artifact 1: no earlier artifact's guards accept the sizes s0 = 40" in text
+    assert "artifact 1: no earlier artifact accepts the sizes s0 = 40" in text
     assert "artifact 0 needs s0 < 9" in text and "no similar graph" in text
 
 

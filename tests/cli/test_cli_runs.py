@@ -166,7 +166,7 @@ def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
         daemon.resume()
     client.ended()
     text = served.command("explain", "--run", "last")
-    assert "of 1 graph: no hits, 1 graph interrupted while it waited for its compile" in text
+    assert "of 1 graph: no hits, 1 graph interrupted during the wait for the artifact" in text
     assert "1 graph pending at the end" in text and "no longer has it" not in text
 
 

@@ -133,7 +133,7 @@ def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:
         [sys.executable, "-c", code, "completion", "bash"], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stderr == (
-        "precompiled: `precompiled completion` is now `precompiled tools completion`. The next version drops the old "
+        "precompiled: `precompiled completion` is now `precompiled tools completion`. The next version removes the old "
         "name.\n"
     )
 

@@ -534,7 +534,7 @@ def test_failed_compile_of_collectives_is_reported_and_done_in_process(monkeypat
             here.session.store.publish_failure(record)
 
         monkeypatch.setattr(type(here.session.connection), "submit", fails)
-        with pytest.warns(RuntimeWarning, match="reduced.*, which this process compiles .worker-only-error.: It f"):
+        with pytest.warns(RuntimeWarning, match="reduced.*, so this process compiles it .worker-only-error.: It f"):
             torch.testing.assert_close(here.call(reduced, X), X + 1)
         (graph,) = here.reports()
         assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "worker-only-error")

@@ -52,7 +52,7 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
     found = run(served, sys.executable, folder, ["twice", "thrice"], audit=True)
     assert first(found["twice"]) == (["traced"], ["package-audit"])
     assert found["twice"]["equal"]
-    assert "twice.f gave something else than its package: it has other graphs" in found["twice"]["reasons"][0][1]
+    assert "twice.f differs from its package: its graphs differ" in found["twice"]["reasons"][0][1]
     assert first(found["thrice"]) == (["audited"], [""])
     assert found["thrice"]["reasons"][0][1] == audit.SAID
 
@@ -112,10 +112,10 @@ HEADER = fmt.Header("f" * 64, "m", "f", "c" * 64, False, "compiled", artifacts=[
     [
         (HEADER, [("L['x']", "TENSOR_MATCH")], None),
         (HEADER, [], None),
-        (replace(HEADER, kind="skipped"), [], "it is skipped, and a package says compiled"),
+        (replace(HEADER, kind="skipped"), [], "the trace is skipped, but the package has compiled"),
         (replace(HEADER, artifacts=["b"]), [], "its graphs differ"),
         (replace(HEADER, program="q"), [], "its bytecode differs"),
-        (HEADER, [("G['y']", "ID_MATCH")], "it has a guard more, ID_MATCH on G['y']"),
+        (HEADER, [("G['y']", "ID_MATCH")], "it has an additional guard, ID_MATCH on G['y']"),
     ],
 )
 def test_difference_compares_kind_graphs_bytecode_and_guards(

@@ -74,7 +74,7 @@ def test_case_is_recorded_or_refused_with_its_reason(recorded: tuple[Host, dict[
 # For each case of NEVER, the code of its reason and a part of the message.
 SAID = {
     "asks_for_id": ("package-id", "f calls id(), whose result is specific to this process"),
-    "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
+    "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and its code cannot be found by name"),
     "frozen_weights": ("package-graph", "a graph of it is for this process alone"),
     "inputs_that_overlap": ("package-graph", "a graph of it is for this process alone"),
     "a_random_number": ("package-global", "into the globals"),
@@ -103,7 +103,7 @@ SAID = {
     },
     "asks_for_hash": ("package-id", "f calls hash(), whose result is specific to this process"),
     "asks_for_a_seed": ("package-id", "seed() returned a number in the trace"),
-    "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),
+    "a_metaclass_that_decides": ("package-not-portable", "Meta decides the result of isinstance()"),
     "module_in_a_default": ("package-not-portable", "is read through a class or a function that holds it"),
     "a_protocol_of_values": ("package-not-portable", "of the protocol Scaled is not said by classes alone"),
     "a_hook_of_subclasses": ("package-not-portable", "Scaled.__subclasshook__ reads the global WANTED"),
@@ -113,7 +113,10 @@ SAID = {
     "key_of_a_max": ("package-not-portable", "the key of a max() is run untraced"),
     "key_of_a_max_that_is_a_class": ("package-not-portable", "the key of a max() is run untraced"),
     "a_region_like_another": ("package-not-portable", "Dynamo reused the trace of an earlier region"),
-    "assumed_constant_of_a_local": ("package-assumed-constant", "is assumed to give a constant: no name leads to it"),
+    "assumed_constant_of_a_local": (
+        "package-assumed-constant",
+        "is assumed to return a constant: it cannot be found by name",
+    ),
 }
 
 

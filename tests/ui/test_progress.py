@@ -162,13 +162,13 @@ def test_program_that_ends_before_its_compile_is_announced(terminal: Pty, is_ann
         progress.look([item])
     for _ in range(2):
         progress.ended(2, lambda: True)
-    said = "precompiled: the program ended before 2 graphs were compiled; the daemon goes on, for the next run"
+    said = "precompiled: the program ended before 2 graphs were compiled; the daemon continues, for the next run"
     assert terminal.said()[is_announced:] == [said]
 
 
 def test_program_that_ends_without_a_daemon_is_announced(terminal: Pty) -> None:
     Progress(wanted=True, waits=False).ended(1, lambda: False)
-    said = "precompiled: the program ended before 1 graph was compiled; no daemon runs: the next run asks again"
+    said = "precompiled: the program ended before 1 graph was compiled; no daemon runs, so the next run submits again"
     assert terminal.said() == [said]
 
 

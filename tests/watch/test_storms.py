@@ -143,7 +143,7 @@ BROKEN = {
     "syntax": ("def f(:\n", "SyntaxError"),
     "memory": ("hog = []\nwhile True:\n    hog.append(bytearray(b'x') * (64 << 20))\n", "over the 2048 MiB"),
     "crash": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "SIGSEGV"),
-    "exit": ("import os\nprint('last words', flush=True)\nos._exit(7)\n", "exit status 7; its last words"),
+    "exit": ("import os\nprint('last words', flush=True)\nos._exit(7)\n", "exit status 7; its last output"),
     "hang": ("import time, subprocess\nsubprocess.Popen(['sleep', '1009'])\ntime.sleep(1009)\n", "within 90 s"),
 }
 EVERYDAY = ("syntax",)
