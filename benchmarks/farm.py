@@ -1,4 +1,4 @@
-"""Compiles twelve distinct graphs on a farm of one, two and three nodes. A node has one place and one core of this
+"""Compiles twelve distinct graphs on a farm of one, two and three nodes, each with one place and one core of this
 machine.
 
 `make bench-farm` (`python -m benchmarks.farm`). The benchmark uses a real Ray cluster, and the farm and driver of the

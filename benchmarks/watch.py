@@ -4,7 +4,7 @@ time of the next run's first step.
 (w) The entry point is a GPT-2 in training, with a constant that is edited repeatedly. Watch mode's own time, which has
 a goal, is the time until the watch is ready, minus capture (imports and trace) and compile.
 
-(x) examples/watch/train.py is a recorded run. One edited hyperparameter changes no shape, the other one does. The next
+(x) examples/watch/train.py is a recorded run. One edited hyperparameter changes shapes, and one does not. The next
 run's first step is compared with plain torch.compile's, whose cache is warm from before the edit.
 """
 

@@ -36,7 +36,7 @@ class Flights:
         job.interested[name] = event.client
 
     def withdraw(self, uid: int, ids: set[str]) -> list[ScheduledJob]:
-        """Withdraw a user's Submit messages; returns the jobs that no Submit message requests any more."""
+        """Withdraw a user's Submit messages; returns the jobs without any remaining Submit message."""
         asked = [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]
         for job in asked:
             for name in ids & job.interested.keys():

@@ -120,7 +120,7 @@ class Placement:
         promised = self.starting()
         for worker in self.workers.values():
             if worker.state == "idle" and (worker.seat not in idle or worker.since > idle[worker.seat].since):
-                idle[worker.seat] = worker  # the most recently used, so that the others time out
+                idle[worker.seat] = worker  # the most recently used worker, so that others time out
         room = self._room
         leaving = sum(w.makes_room for w in self.workers.values())
         for job in jobs:

@@ -5,7 +5,7 @@
     main thread      Ready, then for each Job: precompiled.compiler.run_job -> Finished
     control thread   reads the control stream. The stream's end means that the daemon has died: kill the whole group
     guardian         a process forked before the heavy imports; it also kills the group when the stream ends. It does
-                     not need the worker's GIL, and it survives a worker that dies together with the daemon
+                     not need the worker's GIL, and survives if worker and daemon die together
 
 PR_SET_PDEATHSIG is not used: it would kill only the worker, before the worker could end its compilers. Output of user
 code goes to stderr (the pool keeps the last part); the control stream has its own descriptor.
@@ -181,7 +181,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
     faulthandler.register(signal.SIGQUIT, all_threads=False)  # the pool sends it when the time is up
-    _guard(fd)  # in the normal scheduling class, so that it runs at once when the daemon dies
+    _guard(fd)  # in the normal scheduling class, so that the guardian runs at once when the daemon dies
     _interrupt_nobody()
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler process must not keep the stream open

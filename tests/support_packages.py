@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
 for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
     importlib.import_module(_topic.name)
 
-# Typical cases of each kind. They and the cases of NEVER run every day. All other cases run in `make test-slow`.
+# Typical cases of each kind. These cases and those of NEVER run every day. All other cases run in `make test-slow`.
 EVERYDAY = (
     "same_module",
     "graph_break",

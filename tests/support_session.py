@@ -1,6 +1,6 @@
 """Support: the test process as a client of a separate host, with its reports and counts.
 
-Only the compile in process is replaced: such a graph runs eager. These tests check why a graph is not served.
+The session replaces only compiles in process: it runs such a graph eager. These tests check why a graph is not served.
 tests/e2e covers the compiled code.
 """
 

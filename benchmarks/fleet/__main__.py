@@ -1,4 +1,4 @@
-"""Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3, also with 10 % of them
+"""Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3; then again with 10 %
 killed.
 
 `make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process, which takes

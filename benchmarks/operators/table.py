@@ -90,7 +90,7 @@ def _state(answer: Answer) -> str:
 def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
     """Run the rows that ``found`` lacks, then the wrong rows with plain torch.compile. Returns ``found``.
 
-    A wrong row of an earlier, interrupted run has no result of plain torch.compile yet. It runs again with both.
+    A wrong row of an earlier, interrupted run lacks plain torch.compile's result, so it runs again with both.
     """
     found = Found() if found is None else found
     for row in found.wrong():

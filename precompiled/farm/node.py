@@ -1,9 +1,9 @@
 """Compiles a job in a worker of a farm's node, as the daemon would. Runs in a Ray process on that node.
 
 The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment like
-every worker. It stays for the next job of the same interpreter. When this Ray process ends, its stream to the worker's
-guardian ends, and the guardian kills the worker's process group. The store belongs to the node: an artifact in the
-store is returned without a compile.
+every worker. The worker stays for the next job of the same interpreter. When this Ray process ends, its stream to the
+worker's guardian ends, and the guardian kills the worker's process group. The store belongs to the node: an artifact in
+the store is returned without a compile.
 """
 
 from __future__ import annotations

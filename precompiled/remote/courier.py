@@ -1,7 +1,7 @@
 """Runs a job in a courier: offers it to the user's farm, through the helper of the store (remote/helper.py).
 
-A courier is a separate process that does not compile. It runs while all worker slots are taken: a compiling worker
-reads no messages.
+A courier is a separate process that does not compile. Couriers run while all worker slots are taken, because a
+compiling worker reads no messages.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from precompiled.remote import lists, transfer
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.opened_remote import OpenedRemote
 
-STREAM_KEPT_S = 10.0  # for this many seconds, processes of one program share a fetch that one of them began
+STREAM_KEPT_S = 10.0  # seconds for which processes of one program share a fetch that any of them began
 
 
 class _Stream:

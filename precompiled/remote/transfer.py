@@ -110,7 +110,7 @@ class Transfer:
         return found
 
     def _bring(self, objects: list[Object]) -> int:
-        """Fetch one of these objects, which share a label, unless the store has it."""
+        """Fetch one of these objects, which have one label, unless the store has the object."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)

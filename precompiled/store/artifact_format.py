@@ -116,8 +116,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a graph has no artifact. It is valid until ``created + ttl_s``. The graph is then compiled
-    again.
+    """The reason why a graph has no artifact. The record is valid until ``created + ttl_s``. After that, the graph is
+    compiled again.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Writes notes about sound artifacts that this host could not use, so that it does not fetch them again.
+"""Writes notes about sound artifacts that this host could not use, to prevent further fetches.
 
 A note is a file in the quarantine, named by the digest of the packed artifact (packed.py), which a remote's listing
 shows. Notes are kept as long as other files in quarantine. An artifact that was damaged on disk gets no note, because a

@@ -108,7 +108,7 @@ class StoreWriter(StoreReader):
         raise full(key)
 
     def publish_failure(self, failure: fmt.Failure) -> None:
-        """Publish a failure record. It replaces the key's earlier record."""
+        """Publish a failure record. The record replaces an earlier one of its key."""
         fmt.check_key(failure.key)
         self.prepare()
         target = self.artifacts / (failure.key + fmt.FAILED_SUFFIX)

@@ -28,7 +28,7 @@ ERROR_CHARS = 8000
 NICENESS = "5"  # low priority, but not the lowest: the user waits for a capture
 MEMORY_LOOK_S = 0.1  # seconds between two memory measurements: a process can fill a gigabyte in less than a second
 TREE_LOOK_S = 1.0  # seconds between two listings of the capture's processes, since a listing can be slow
-SETTLE_S = 10.0  # how long the other ranks may take after the first has ended its first steps
+SETTLE_S = 10.0  # how long other ranks may take after the first rank has ended its first steps
 GUARD = Path(__file__).with_name("guard.py")
 
 

@@ -45,7 +45,7 @@ class Hints:
         return POLL_S if self.problem else SWEEP_S
 
     def observe(self, paths: set[str], now: float) -> None:
-        """Report changes of these files from now on. Call it at every check: a directory may have been replaced."""
+        """Begin to report changes of these files. Call it at every check: a directory may have been replaced."""
         self._paths = frozenset(paths)
         wanted = {}
         problem = ""

@@ -87,7 +87,7 @@ class Registry:
         self._root = cache_dir / DIRECTORY
 
     def load(self) -> Iterator[tuple[str, Record]]:
-        """All watches that can be read and trusted. The others are logged, and their files stay in place.
+        """All watches that can be read and trusted. Other watches are logged, and their files stay in place.
 
         A watch that cannot be captured (``problem_of``) is set aside.
         """

@@ -153,7 +153,7 @@ class Watcher:
 
     @contextmanager
     def _guarding(self, watch: RunningWatch) -> Iterator[None]:
-        """If a watch raises, set it aside: the others go on, and no later start loads it."""
+        """If a watch raises, set it aside: other watches continue, and no later start loads it."""
         try:
             yield
         except Exception as error:  # a bug of ours, or unchecked input
