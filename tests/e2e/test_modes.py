@@ -22,6 +22,7 @@ def warm_host(shared_host: Host) -> Host:
     return shared_host
 
 
+@pytest.mark.integration
 def test_wait_returns_compiled_from_the_first_call(shared_host: Host) -> None:
     result = shared_host.run({"model": "mlp"}, {"PRECOMPILED_MODE": "wait"})
     (graph,) = result["first"]

@@ -51,6 +51,7 @@ def test_worker_of_low_priority_ends_at_normal_priority_when_its_daemon_is_kille
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.integration
 def test_killed_daemons_leave_no_worker_and_their_successors_publish_all_graphs(
     tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:

@@ -53,6 +53,7 @@ def compiled(daemon: DaemonUnderTest, do: str = "publish", key: str = "", **valu
 
 
 @pytest.mark.fault("worker-dies")
+@pytest.mark.integration
 def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
     daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:
@@ -82,6 +83,7 @@ def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
 
 
 @pytest.mark.fault("compiler-dies")
+@pytest.mark.integration
 def test_jobs_of_workers_that_are_killed_together_are_all_published(
     daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:

@@ -85,6 +85,7 @@ def check_stops(daemon: DaemonUnderTest, owner: int) -> None:
     assert not daemon_reachable(daemon.settings) and not (daemon.runtime_dir / "socket").exists()
 
 
+@pytest.mark.integration
 def test_of_daemons_that_start_at_once_exactly_one_serves(tmp_path: Path, tries: Callable[[int, int], int]) -> None:
     """Whole daemons, as clients start them."""
     starts = tries(4, 8 * len(SITUATIONS))

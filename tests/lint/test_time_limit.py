@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.integration
 def test_no_test_starts_after_the_deadline() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/core/test_durable.py"]
     environment = {**os.environ, "PRECOMPILED_TESTS_UNTIL": "1"}
