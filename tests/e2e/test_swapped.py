@@ -47,6 +47,7 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 """
 
 
+@pytest.mark.integration
 def test_dynamic_inputs_with_shared_mutated_memory_do_not_raise(served: Host) -> None:
     """Neither a worker nor, after the trace, the client can compile a graph that changes inputs with shared memory.
 
