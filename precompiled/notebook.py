@@ -135,7 +135,7 @@ def magic(line: str) -> None:
 def report() -> str:
     """List this process's graphs, and the functions that Dynamo traced, with reasons."""
     graphs = _reports()
-    lines = [summarise_graphs(graphs) if graphs else "no graph yet: nothing that torch.compile gave was called"]
+    lines = [summarise_graphs(graphs) if graphs else "no graph yet: the program called no compiled function"]
     for graph in graphs:
         calls = f"{format_count(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
         why = f"  {graph.reason}: {graph.message.partition(chr(10))[0]}" if graph.reason else ""

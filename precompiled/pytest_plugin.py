@@ -16,8 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from precompiled.client.ledger import GraphReport
 
-_HELP = """Graphs of torch.compile by precompiled: "wait" (each waits for its artifact, then runs compiled), "require" \
-(a test whose graph is not served by the daemon fails, with the reason), or "off". Not given: as without pytest."""
+_HELP = """Graphs of torch.compile by precompiled: "wait" (each waits for its artifact), "require" (a test \
+fails if the daemon does not serve its graph), or "off". Default: as without pytest."""
 MAX_SHOWN = 40
 
 
@@ -186,7 +186,7 @@ def format_report(totals: Totals) -> list[str]:
         lines.append(f"  and {len(totals.not_served) - MAX_SHOWN} more")
     codes = sorted(code for code in totals.reasons if "-" in code)
     if codes:
-        lines.append(f"`precompiled explain {codes[0]}` says what can be done")
+        lines.append(f"`precompiled explain {codes[0]}` says what you can do")
     if totals.lost:
-        lines.append(f"{format_count(totals.lost, 'worker')} ended without a word: the graphs of these are not counted")
+        lines.append(f"{format_count(totals.lost, 'worker')} ended without a report, so their graphs are not counted")
     return lines

@@ -82,7 +82,7 @@ class Outcomes:
         text = (
             f"The compile took longer than {self._limits.job_timeout_s:g} s; {why}"
             if reason == "timeout"
-            else f"The graph killed {job.deaths} workers; reason of the last death: {why}"
+            else f"The graph killed {job.deaths} workers; last death: {why}"
         )
         out.append(job.move("quarantine", now, why))
         out.append(Count(job.uid, "failed"))

@@ -27,7 +27,7 @@ WITHOUT_A_RECORD = {
     "too-many-variants": "Run `precompiled cache clear KEY`, or mark fewer sizes dynamic",
 }
 
-STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit the graph to the next daemon")
+STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit to the next daemon")
 CANCELLED = wire.Rejected("cancelled", "The watched files changed again", "")
 GIVEN_UP = wire.Rejected("job-cancelled", "A user cancelled the compile", "A later process submits the graph again")
 

@@ -148,9 +148,7 @@ class Scheduler:
         message, uid = event.message, event.uid
         flight: Flight = (uid, message.store, message.key)
         if self.stopping:
-            out.append(
-                make_rejection(event, "stopping", "The daemon is stopping", "Submit the graph to the next daemon")
-            )
+            out.append(make_rejection(event, "stopping", "The daemon is stopping", "Submit to the next daemon"))
             out.append(Count(uid, "rejected", reason="stopping"))
             return
         job = self.jobs.get(flight)

@@ -60,7 +60,7 @@ def test_wait_reports_served_and_unserved_graphs(served: Host) -> None:
     assert lines[2] == "1 graph was not served: caches-disabled 1"
     expected = r"  test_of_a_user\.py::test_in_process: <lambda> \[0/0\], compiled in process \(caches-disabled\): "
     assert re.match(expected, lines[3])
-    assert lines[4] == "`precompiled explain caches-disabled` says what can be done"
+    assert lines[4] == "`precompiled explain caches-disabled` says what you can do"
 
 
 def test_require_fails_a_test_with_an_unserved_graph_also_under_xdist(served: Host) -> None:
@@ -115,7 +115,7 @@ def test_invalid_setting_is_a_usage_error(served: Host) -> None:
                 "compiles saved: 1.0 s; waited for lookups, loads and compiles: 0.2 s",
             ],
         ),
-        (Totals(lost=1), ["no graphs", "1 worker ended without a word: the graphs of these are not counted"]),
+        (Totals(lost=1), ["no graphs", "1 worker ended without a report, so their graphs are not counted"]),
     ],
 )
 def test_report_lists_totals_and_lost_workers(totals: Totals, expected: list[str]) -> None:

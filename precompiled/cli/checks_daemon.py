@@ -51,7 +51,7 @@ def runtime_dir(settings: Settings) -> Check:
             "runtime directory",
             "fail",
             f"{directory} does not exist, and cannot be created: {why}",
-            "Set PRECOMPILED_RUNTIME_DIR to a directory that you can write to",
+            "Set PRECOMPILED_RUNTIME_DIR to a writable directory",
         )
     except OSError as error:
         return Check("runtime directory", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_RUNTIME_DIR")

@@ -24,7 +24,7 @@ VARIABLE = "_PRECOMPILED_COMPLETE"
 def completion_command(out: Output, settings: Settings, shell: str) -> None:
     """Print a script that makes your shell complete commands.
 
-    The script also completes options, keys and reason codes. For zsh, put the line for bash into ~/.zshrc.
+    The script also completes options, keys and reason codes. For zsh, use the bash line in ~/.zshrc.
     """
     found = get_completion_class(shell)
     assert found is not None

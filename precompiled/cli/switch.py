@@ -46,8 +46,8 @@ def run_command(
 ) -> int:
     """Run a command, and its Python children, with precompiled on.
 
-    CMD replaces this process, so CMD gets all signals and sets the exit status. The exit status is 127 if CMD is not
-    found, and 126 if CMD cannot be executed.
+    CMD replaces this process: CMD gets all signals and sets the exit status (127 if CMD is not found, 126 if CMD cannot
+    be executed).
     """
 
     if not cmd:

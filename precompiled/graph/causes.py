@@ -77,7 +77,7 @@ def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
     """
     first = next((operation.place for operation in listing.operations(program) if operation.place), None)
     is_other = nearest is not None and are_of_other_files(program, nearest)
-    what = "nothing of its file was in the store" if is_other else "nothing like it was in the store"
+    what = "the store had no graph of its file" if is_other else "the store had no similar graph"
     return Cause("new", "new graph", what, str(first or ""))
 
 
@@ -139,7 +139,7 @@ def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Caus
         what = f"{change.before} -> {change.after}"
         if change.where.startswith("variable "):
             by_program = listing.set_by(after, change.where) == "program"
-            who = "set by the program" if by_program else "as the process was started"
+            who = "set by the program" if by_program else "since the start of the process"
             yield Cause("variable", change.where, f"{what} ({who})", set_by=change.where.partition(" ")[2])
         elif change.where == "cpu":
             yield Cause("cpu", "another CPU", f"{what}  ({change.note})")
@@ -150,7 +150,7 @@ def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Caus
 
 
 def _configs(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
-    who = {"options": "by mode= or options= of torch.compile", "program": "set by the program", "": "as torch has it"}
+    who = {"options": "by mode= or options= of torch.compile", "program": "set by the program", "": "torch's default"}
     for change in changes:
         said = who.get(listing.set_by(after, change.where), "")
         what = f"{change.before} -> {change.after}"

@@ -223,7 +223,7 @@ def unpack_program(data: bytes) -> bytes:
     except zlib.error as error:
         raise CorruptArtifact(f"the program cannot be unpacked: {error}") from error
     if not unpacking.eof or unpacking.unused_data:
-        raise CorruptArtifact("the program cannot be unpacked: it is cut short, or has more than it says")
+        raise CorruptArtifact("the program cannot be unpacked: it is incomplete, or too long")
     return program
 
 

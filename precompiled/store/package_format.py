@@ -128,7 +128,9 @@ class About:
             raw = parse_json(data)
             return About(**{**raw, "guards": [GuardText(**guard) for guard in raw["guards"]]})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
+            raise CorruptArtifact(
+                f"the description of a package entry cannot be read: {error}", code="package-corrupt"
+            ) from error
 
 
 def files_of(header: Header, about: About) -> set[str]:

@@ -29,5 +29,5 @@ def unpack(body: bytes, key: str) -> fmt.Payload:
             raise CorruptArtifact(f"{name} in a packed artifact does not match its digest")
         files[name], at = bytes(data), at + record.bytes
     if at != len(body):
-        raise CorruptArtifact("a packed artifact has more than its manifest says")
+        raise CorruptArtifact("a packed artifact is longer than its manifest says")
     return fmt.Payload(manifest, files)

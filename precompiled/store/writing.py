@@ -23,7 +23,7 @@ from precompiled.store.trees import remove_at_once, remove_tree, temporary_name
 
 def full(key: str) -> StoreError:
     """The error if no slot is left."""
-    return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
+    return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are in use", code="too-many-variants")
 
 
 class StoreWriter(StoreReader):

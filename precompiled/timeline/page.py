@@ -37,13 +37,11 @@ def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> st
         f"<code>ui.perfetto.dev</code> or <code>chrome://tracing</code>: <code>{escape(trace)}</code>.</p>",
     ]
     if not starts:
-        parts.append(
-            "<p>No process of it came to a graph with the hook on: <code>precompiled doctor</code> says why not.</p>"
-        )
+        parts.append("<p>No process had a graph with the hook on: <code>precompiled doctor</code> says why.</p>")
     for item in starts:
         parts += _of(item, facts)
     if left := len(facts.processes) - len(starts):
-        parts.append(f"<p>{format_count(left, 'more process', 'more processes')} of it: they are in the trace.</p>")
+        parts.append(f"<p>{format_count(left, 'more process', 'more processes')} are in the trace only.</p>")
     return "\n".join([*parts, "</body></html>\n"])
 
 
@@ -80,12 +78,12 @@ def _within(sections: Iterable[Section], end: float) -> list[Section]:
 
 def _said(item: Start) -> str:
     first = first_result(item)
-    text = f"All graphs ran compiled, or were left as they are, after {item.seconds:.1f} s"
+    text = f"All graphs had their final code after {item.seconds:.1f} s"
     if first is not None and first < item.seconds:
         text += f"; the first step began after {first:.1f} s"
     text += (
         f". Plain torch.compile, with nothing cached, would have begun its first step after about "
-        f"{item.plain_seconds:.1f} s, if its compiles took as long as they did where they were done."
+        f"{item.plain_seconds:.1f} s, if its compiles had taken as long as the measured compiles."
     )
     missing = []
     if item.untraced:

@@ -298,7 +298,7 @@ def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
             except DaemonError as error:
                 if error.code not in ("no-daemon", "no-reply"):
                     raise
-                problem = f"{error.message}. Watching goes on when it is back"
+                problem = f"{error.message}. The view continues when the daemon is back"
             if reply is not None or problem:
                 from precompiled import wire
 
@@ -312,7 +312,7 @@ def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
     except KeyboardInterrupt:
         close()
         if not out.as_json:
-            out.note("Watching goes on in the background. `precompiled watch --remove --all` ends it.")
+            out.note("The daemon watches in the background. `precompiled watch --remove --all` stops it.")
         return 0
     finally:
         close()

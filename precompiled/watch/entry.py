@@ -41,12 +41,14 @@ class _NotWithFakes(Exception):
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m precompiled.watch.entry", description=__doc__)
-    parser.add_argument("target", help="pkg.module:factory, or pkg.module for all that @precompiled.entry_point marks")
+    parser.add_argument(
+        "target", help="pkg.module:factory, or pkg.module for all functions with @precompiled.entry_point"
+    )
     parser.add_argument("--real", metavar="WHY", help="use real tensors")
     options = parser.parse_args(argv)
     recorder = recording.begin()
     if recorder is None:
-        parser.error(f"{CAPTURE_VARIABLE} is not set: it is the watcher that starts this")
+        parser.error(f"{CAPTURE_VARIABLE} is not set: only the watcher starts this program")
     try:
         _capture(options.target, options.real, recorder)
     except _NotWithFakes as error:

@@ -223,7 +223,7 @@ class Recorder:
                 time.sleep(0.01)  # the connection counts a reply shortly before it calls on_reply
             # The daemon's queue stayed full, and submits are not repeated after this process ends.
             for id in list(self._unanswered):
-                message = f"the daemon did not take it in {ACCEPT_S:g} s: save again later"
+                message = f"the daemon did not accept the graph within {ACCEPT_S:g} s: save again later"
                 self.tell("rejected", id=id, code="not-accepted", message=message)
         self._note_others(())
         self.tell_files()

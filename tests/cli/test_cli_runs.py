@@ -465,7 +465,7 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
     publish("/me/test_net.py", 5, True, 100.0)
     first = publish("/me/vs.py", 2, True, 200.0)
     (cause,) = Kepts(store).explain(first).causes
-    assert (cause.kind, cause.what) == ("new", "nothing of its file was in the store")
+    assert (cause.kind, cause.what) == ("new", "the store had no graph of its file")
     publish("/me/vs.py", 3, False, 300.0)
     publish("/me/test_net.py", 6, True, 400.0)
     last = publish("/me/vs.py", 7, False, 500.0)

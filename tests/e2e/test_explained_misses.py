@@ -72,7 +72,7 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
     "variable": (
         {"TORCHINDUCTOR_MAX_FUSION_SIZE": "9", "TORCHINDUCTOR_UNROLL_REDUCTIONS_THRESHOLD": "9"},
         "variable",
-        ["variable TORCHINDUCTOR_MAX_FUSION_SIZE: not set -> '9' (as the process was started)"],
+        ["variable TORCHINDUCTOR_MAX_FUSION_SIZE: not set -> '9' (since the start of the process)"],
     ),
     "variable that the program sets": (
         ("import os\n", "import os\nos.environ['TORCHINDUCTOR_EXPLAINED'] = '1'\n"),

@@ -101,7 +101,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             everything(put("environment", "variables", "TORCHINDUCTOR_X", "1"), put("configs", "inductor", "x", True)),
             "variable",
             "variable TORCHINDUCTOR_X",
-            "not set -> '1' (as the process was started)",
+            "not set -> '1' (since the start of the process)",
             "",
         ),
         (put("environment", "torch", "2.15.0+cpu fedcba9876543210"), "version", "another torch", "-> 2.15.0+cpu", ""),
@@ -223,7 +223,7 @@ def test_different_graph_is_not_a_version_of_the_same_graph() -> None:
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [1/0]", other)
     elsewhere = changed(put("about", "places", [["/home/me/other.py", 12, "forward", "return x * 2 + y"]]))
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", elsewhere)  # equal except for its file
-    assert causes.new(PROGRAM, elsewhere).what == "nothing of its file was in the store"
+    assert causes.new(PROGRAM, elsewhere).what == "the store had no graph of its file"
     edited = changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), EDITED))
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [0/1]", edited)
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [7/0]", PROGRAM)

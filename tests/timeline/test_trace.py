@@ -255,7 +255,7 @@ def test_timeline_exits_with_the_status_of_its_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "-o", str(page), "--"]
     for code, status in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 15)", 128 + 15)):
         found = subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert found.returncode == status and "no process of it" in page.read_text().lower()
+        assert found.returncode == status and "no process had a graph" in page.read_text().lower()
     found = subprocess.run([*command, "no-such-command"], capture_output=True, text=True, check=False)
     assert found.returncode == 127 and "cannot be run" in found.stderr
 

@@ -332,4 +332,4 @@ def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkey
             messages.append(json.loads(receiver.recv(1 << 18)))
     (rejected,) = [message for message in messages if message["event"] == "rejected"]
     assert (rejected["id"], rejected["code"]) == (submit.id, "not-accepted")
-    assert "the daemon did not take it in 0.2 s" in rejected["message"]
+    assert "the daemon did not accept the graph within 0.2 s" in rejected["message"]

@@ -265,9 +265,7 @@ def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
     known = {symint.node.expr for symint in symints if symint.node.expr.is_Symbol}
     for guard in env.guards:
         if env.replace(guard.expr).free_symbols - known:
-            raise CompileFailed(
-                f"the artifact needs {guard.expr}, which does not follow from its inputs", code="size-guards"
-            )
+            raise CompileFailed(f"it needs {guard.expr}, which does not follow from its inputs", code="size-guards")
     guards = env.produce_guards_expression(placeholders=symints) or ""
     if not guard_check(guards)(values):
         raise CompileFailed(f"the guards fail for the sizes of the compile, {values}: {guards}", code="size-guards")

@@ -232,16 +232,14 @@ def _compile(
         # Without this reset, the floats of the next graph would be fixed too. In a client, the reset keeps the floats
         # that Dynamo has fixed.
         TensorifyState.force_specializations = fixed
-        raise CompileFailed(
-            "the artifact is valid for only one value of a float argument", code="fixed-float"
-        ) from error
+        raise CompileFailed("it is valid for only one value of a float argument", code="fixed-float") from error
     except Exception as error:
         # With aliased inputs, plain torch.compile may succeed, so the error does not count as torch's own.
         if not aliased:
             raise
         raise CompileFailed(_ALIASED, code="aliased-mutation") from error
     if sizes.fixed_floats():
-        raise CompileFailed("the artifact is valid for only some values of a float argument", code="fixed-float")
+        raise CompileFailed("it is valid for only some values of a float argument", code="fixed-float")
     return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
 
 
