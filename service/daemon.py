@@ -183,7 +183,7 @@ class Daemon:
             ) from error
 
     def _watch_signals(self) -> None:
-        """Let signals write a byte to a pipe that the loop polls, so that none is lost between two rounds."""
+        """Let signals write a byte to a pipe that the loop polls, so that no signal is lost between two rounds."""
         self._wake = os.pipe()
         for fd in self._wake:
             os.set_blocking(fd, False)

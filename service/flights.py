@@ -27,7 +27,7 @@ class Flights:
         self.join(job, event)
 
     def join(self, job: ScheduledJob, event: Submitted) -> None:
-        """Add a submit's client to a job, unless the job or its user has too many."""
+        """Add a submit's client to a job, unless the job or its user has too many clients."""
         name = event.message.id
         if job.interested and name not in job.interested:
             of_user = sum(len(other.interested) for other in self.jobs.values() if other.uid == job.uid)

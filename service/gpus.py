@@ -71,7 +71,7 @@ class Devices:
         self._gpus = self._query()
 
     def gpus(self) -> list[Gpu] | None:
-        """The GPUs; None until nvidia-smi has answered, and if it fails."""
+        """The GPUs; None if nvidia-smi has not answered yet or has failed."""
         return self._gpus
 
     def visible(self, device: str) -> str:

@@ -237,7 +237,7 @@ class Scheduler:
     def _ready(self, number: int, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
-            return  # it was stopped before it became ready
+            return  # the worker was stopped before it became ready
         worker.move("ready", now)
         self._start_failures.succeeded(worker.seat)
         self._assign_jobs(now, out)

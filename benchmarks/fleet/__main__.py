@@ -1,7 +1,7 @@
 """Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3; then again with 10 %
 killed.
 
-`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process, which takes
+`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, a Python process that takes
 most of the time. Exits 1 if a surviving host lacks a graph at the end, or if more than 0.1 % of the wanted graphs were
 compiled twice.
 """

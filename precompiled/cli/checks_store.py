@@ -66,7 +66,7 @@ def place(settings: Settings) -> Check:
 
 
 def directories(store: Store) -> Check:
-    """Check the owner and mode of the store's directories, like readers do."""
+    """Check the owner and mode of the store's directories, as readers do."""
     if not store.root.exists():
         if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root}: the first compile will create it")

@@ -126,7 +126,7 @@ def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
 
 
 def greeting(root: Path) -> dict[str, object] | None:
-    """The greeting of a store's helper, or None if none listens."""
+    """The greeting of a store's helper, or None if no helper listens."""
     sock = _connect(root)
     if sock is None:
         return None

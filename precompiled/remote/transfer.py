@@ -110,7 +110,7 @@ class Transfer:
         return found
 
     def _bring(self, objects: list[Object]) -> int:
-        """Fetch one of these objects, which have one label, unless the store has the object."""
+        """Fetch one of these objects, all with one label, unless the store has it."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
@@ -285,7 +285,7 @@ class Transfer:
     def put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
         """Put an object, unless the remote has a trusted one with its label. Returns whether it was put."""
         if not self.trust.by:
-            return False  # a host without a key of its own only reads
+            return False  # a host without its own key only reads
         there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
         # Objects that this host refused or could not use do not count as present, but their number is limited.
         if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):

@@ -15,7 +15,7 @@ from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.trees import is_directory, remove_at_once, remove_tree, weigh_tree
 
-# Seconds after which a file in tmp/ is removed, because its writer must be dead.
+# Seconds after which a file in tmp/ is removed: its writer counts as dead.
 TMP_MAX_AGE_S = 3600.0
 # Seconds for which quarantined files are kept for inspection.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
