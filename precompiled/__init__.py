@@ -1,6 +1,7 @@
 """precompiled: a per-host daemon that compiles torch.compile's graphs once, in the background, for every process.
 
-PYTEST_DONT_REWRITE exempts this file: pytest rewrites the assertions in all modules of a plugin's distribution.
+PYTEST_DONT_REWRITE exempts this file. Otherwise pytest rewrites the assertions in all modules of a plugin's
+distribution.
 
 ``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on.
 """

@@ -17,7 +17,7 @@ from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
 
-# The functions that undo the routing, in the order of the steps that they undo.
+# The functions that undo the steps of the routing, in the order of these steps.
 _undo: list[Callable[[], None]] = []
 
 

@@ -45,8 +45,8 @@ class Interpreter(msgspec.Struct, frozen=True):
     variables: dict[str, str]  # only the environment variables that a compile depends on
     # The version of precompiled in that interpreter. After an upgrade in place, older workers get no further jobs.
     precompiled: str = VERSION
-    # Digests of the modules of custom ops that a worker imports, and of the ops (lib::name) that it defines as the
-    # program does. A worker with other digests is not reused.
+    # Digests of the modules of custom ops that a worker imports, and of the ops (lib::name) that it defines. A worker
+    # with other digests is not reused.
     modules: dict[str, str] = {}
 
 
@@ -487,7 +487,7 @@ def decode(data: bytes | bytearray, kind: type[_M] | object, limit: int = MAX_ME
 
 
 def interpreter_bytes(interpreter: Interpreter) -> bytes:
-    """Encode an interpreter. Equal interpreters have equal bytes, even if the order of their dicts differs."""
+    """Encode an interpreter. Equal interpreters have equal bytes, whatever the order of their dicts."""
     return _sorting_encoder.encode(interpreter)
 
 

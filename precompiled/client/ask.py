@@ -58,8 +58,8 @@ def _connected(settings: Settings, until: float) -> Link:
 def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
     """Send a request and wait for the daemon's reply, for at most ``timeout_s`` seconds.
 
-    Raises DaemonError with the code "no-daemon" (no daemon listens), "no-reply" (it does not answer) or the code of its
-    refusal.
+    Raises DaemonError with the code "no-daemon" (no daemon listens), "no-reply" (the daemon does not answer) or the
+    code of the daemon's refusal.
     """
     import_messages()
     from precompiled import wire
@@ -81,7 +81,7 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
 
 
 def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """Send messages from this thread. After LINGER_S, the rest is dropped."""
+    """Send messages from this thread. After LINGER_S, drop the unsent messages."""
     until = time.monotonic() + LINGER_S
     try:
         import_messages()

@@ -41,7 +41,7 @@ class SessionView(Protocol):
 
 
 class NotNow(Exception):
-    """A graph cannot be compiled at this call. The call runs eager, and the next call tries again."""
+    """A graph cannot be compiled at this call. The call runs eager, and the next call retries the compile."""
 
 
 @dataclass(eq=False)

@@ -24,7 +24,9 @@ FLUSH_S = 60.0
 
 
 def begin(session: SessionProtocol) -> None:
-    """Start the reporting thread if `precompiled bake` runs this process. Call this once the process has a session."""
+    """Start the reporting thread if `precompiled bake` runs this process. Call this function once the process has a
+    session.
+    """
     described = os.environ.get(VARIABLE)
     if described:
         steps, _, directory = described.partition(":")

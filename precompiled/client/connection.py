@@ -121,7 +121,7 @@ class DaemonConnection:
             left = list(self._tallies) if self._thread is None else []
             if left:
                 self._tallies.clear()
-        if left:  # no thread can start; since Python 3.12, this is always so at exit
+        if left:  # no thread can start (since Python 3.12, none can start at exit)
             send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
@@ -183,7 +183,7 @@ class DaemonConnection:
         return 0.0 if since is None else time.monotonic() - since
 
     def was_stopped_on_request(self) -> bool:
-        """Whether a user stopped the daemon and no other runs. Then this process starts no daemon."""
+        """Whether a user stopped the daemon and no other daemon runs. If so, this process starts no daemon."""
         return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
@@ -426,7 +426,7 @@ class DaemonConnection:
                         submit.state = "unsent"
                         submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
                     elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is stopping
-                        self._daemon_was_stopped = True  # by a user, so this process starts no daemon
+                        self._daemon_was_stopped = True  # a user stopped it, so this process starts no daemon
                         submit.state = "unsent"
                         submit.due = now + RETRY_MAX_S
                         continue

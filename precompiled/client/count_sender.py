@@ -1,6 +1,6 @@
 """Sends a process's counts to the daemon a moment after the last change.
 
-The exit is too late, because a process that a signal ends runs no exit hooks.
+A process does not wait for its exit to send counts, because a process that a signal ends runs no exit hooks.
 """
 
 from __future__ import annotations

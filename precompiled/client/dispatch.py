@@ -4,8 +4,8 @@
 - If an artifact has guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and
   submits a variant for its sizes.
 - While an eager run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
-- All calls of some graphs must run compiled, so they wait for the artifact (stand_in.py). If two calls must draw the
-  same random numbers and the first ran compiled, the second waits too.
+- Some graphs must not run eager (stand_in.py), so their calls wait for the artifact. If two calls must draw the same
+  random numbers and the first call ran compiled, the second call waits too.
 - If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
   types and values, torch generates code but has no eager kernel.
 """
@@ -77,8 +77,8 @@ class Dispatch:
     ) -> None:
         """Make the eager state of a graph.
 
-        - ``is_capturing``: returns whether CUDA captures a graph. Code must not run for the first time in a capture,
-          because its first run loads and measures kernels.
+        - ``is_capturing``: returns whether a CUDA graph capture is running. Code must not run for the first time in a
+          capture, because its first run loads and measures kernels.
         - ``safe_point``: the safe point of the graph's function
         - ``waits``: whether the graph must not run eager, so that calls wait for an artifact
         - ``stays_eager``: whether calls run eager even with an artifact (session.py)
@@ -141,13 +141,13 @@ class Dispatch:
 
         self.call = call
         self._flip = flip
-        # Run ``action`` before the next call. By this method a fork's child awaits an artifact only if it calls the
-        # graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
+        # Run ``action`` before the next call. A fork's child uses this method to await an artifact only if the child
+        # calls the graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
         self.before_next_call = before_next_call
 
     def before_call_with(self, sizes: list[int], action: Callable[[], None]) -> None:
-        """Run ``action`` before the next call with these sizes, unless a variant serves the call or CUDA captures a
-        graph.
+        """Run ``action`` before the next call with these sizes, unless a variant serves the call or a CUDA graph
+        capture is running.
         """
         self._before[tuple(sizes)] = action
 
@@ -240,7 +240,7 @@ class Dispatch:
             is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
-                del keeper  # else the traceback of an error in the graph keeps it alive
+                del keeper  # else the traceback of an error in the graph keeps the keeper alive
                 return self._try_eager(args, is_first=is_new)
             if is_new:
                 self._safe_point.release(keeper)
@@ -259,7 +259,7 @@ class Dispatch:
 
         The program gets the eager run's exception only if compiled code raises too.
 
-        ``is_first``: whether no other eager run has this call's keeper. Compiled code would not match such a run.
+        ``is_first``: whether no other eager run has this call's keeper. Compiled code would not match that run.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):

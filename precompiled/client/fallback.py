@@ -64,8 +64,8 @@ def _compile(session: SessionView, item: Awaited) -> None:
         compile_later(session, item)
         return
     except BaseException:
-        # The next call compiles again, as with plain torch.compile. A stored error would keep the program's tensors
-        # alive by its traceback.
+        # The next call compiles again, as with plain torch.compile. A stored error's traceback would keep the program's
+        # tensors alive.
         item.compiled_here = False
         compile_later(session, item)
         raise

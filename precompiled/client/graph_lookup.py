@@ -112,7 +112,7 @@ class GraphLookup:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
         slots = [artifact.slot for artifact in artifacts]
         files = trace_origin.files(self.graph.as_given)
-        # Report the graph before the submit: if the watcher ends this process, it can then cancel the submit.
+        # Report the graph before the submit, so that the watcher can cancel the submit when it ends this process.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
@@ -134,7 +134,7 @@ class GraphLookup:
         return program, artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        """Whether a variant's guards hold for this graph. If they do, also add them to Dynamo's guards."""
+        """Whether a variant's guards hold for this graph. If they hold, add them to Dynamo's guards."""
         guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
@@ -197,7 +197,7 @@ class GraphLookup:
                     said = f"no artifact was ready within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")
                 raise Bypass(f"no artifact was ready in time, and {program.no_stand_in}", code="no-stand-in")
-            # As after a hit, Dynamo guards on the artifact's sizes. For other sizes it retraces, and the new graph
+            # As after a hit, Dynamo guards on the artifact's sizes. For other sizes Dynamo retraces, and the new graph
             # waits for its own artifact.
             for artifact in self.session.store.lookup(self.calls.report.key):
                 if self._serves(program, artifact):

@@ -70,8 +70,8 @@ class GraphOutcomes:
         self.note(calls.snapshot())
 
     def compiled_here(self, calls: GraphCalls) -> None:
-        """Record that a graph was compiled in this process. A worker's earlier failure was then the worker's own
-        (``worker-only-error``).
+        """Record that a graph was compiled in this process. If a worker failed to compile the graph, the cause was the
+        worker (``worker-only-error``).
         """
         report = calls.report
         report.source = "inline"

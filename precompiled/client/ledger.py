@@ -104,7 +104,8 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # Calls that ran eager after the swap, because no variant served their sizes or CUDA captured a graph.
+        # Calls that ran eager after the swap, because no variant served their sizes or a CUDA graph capture was
+        # running.
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:

@@ -1,8 +1,8 @@
 """Awaits the artifacts of pending graphs in a background thread, which ends when no graph is pending.
 
 The daemon's report of a published graph (``on_reply``) wakes the thread. Other hosts and in-process compiles publish
-without a report, so the thread also checks each awaited name with stat. The thread loads the artifact and replaces one
-reference, so the next call runs compiled.
+artifacts without a report, so the thread also checks each awaited name with stat. The thread loads the artifact and
+replaces one reference, so the next call runs compiled.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # If a new swap thread has taken over, it has set its own number.
+                # If a new swap thread has taken over, that thread has set its own number.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
@@ -284,7 +284,7 @@ class Pending:
             self._give_up_if_awaited(item.id, error.code, str(error))
 
     def _resubmit(self, item: Awaited) -> None:
-        """Submit a new job under a new id. Under the old id, the daemon would treat it as the old job."""
+        """Submit a new job under a new id. Under the old id, the daemon would treat the submit as the old job."""
         with self._changed:
             if item.done.is_set():
                 return  # the swap thread has just finished the item, and would never remove it

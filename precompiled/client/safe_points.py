@@ -7,7 +7,7 @@ this file swaps in the artifacts that were loaded meanwhile.
 
 Dynamo may have several graphs for a function, and first tries the graph that it used last. So the second run may use a
 different graph than the first, and a hold applies to all graphs of a function. But each hold belongs to one checkpoint.
-If the first run in another checkpoint was compiled, its second run must be compiled too.
+If a checkpoint's first run was compiled, its second run must be compiled too, even during another checkpoint's hold.
 
 This file needs no torch and does no I/O. ``dispatch.py`` uses it; torch_internals/eager/enclosing_regions.py finds the
 checkpoints.

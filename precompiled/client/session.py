@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled")
 
-# At exit, a process waits at most this many seconds until a running daemon has received the last submits and counts, so
-# that the daemon compiles a graph even if the client ends right after its first call.
+# At exit, a process waits at most this many seconds until a running daemon has received the last submits and counts. So
+# the daemon compiles a graph even if the client ends right after its first call.
 FLUSH_S = 3.0
 
 

@@ -164,7 +164,9 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.Guarded
 
 
 def variables() -> dict[str, str]:
-    """Return the variables for a daemon or helper that this process starts: this process's own, with credentials."""
+    """Return the environment variables for a daemon or helper that this process starts: all variables of this process,
+    including credentials.
+    """
     found = {
         name: value
         for name, value in os.environ.items()

@@ -169,7 +169,7 @@ class Submitter:
             return compile_inline(program, hints, self.given)
         except Exception as error:
             interruptions.pass_on(error)
-            # Plain torch.compile raises this error at the first call. Now it would stop a running service.
+            # Plain torch.compile raises this error at the first call. Later, the error would stop a running service.
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
                 raise
             log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
@@ -203,7 +203,7 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            # Without its source lines, which are only for display, the graph may be small enough.
+            # Without source lines, which are only for display, the graph may be small enough.
             graph = program.to_job("", hints)
         session.connection.submit(message, graph, on_reply)
 

@@ -27,7 +27,9 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
 
 
 def written_definition(function: FunctionType) -> ast.FunctionDef | None:
-    """A function's definition as its file has it. Callers must not change it. None as in ``definition_of``."""
+    """A function's definition as its file has it. Callers must not change it. Returns None if ``definition_of``
+    does.
+    """
     found = _found(function)
     return found[0] if found is not None and not found[1] else None
 
@@ -58,8 +60,8 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """Map the code of each function that a file defines to its definition and the innermost class around it ("" without
-    one). Equal codes have equal line numbers.
+    """Map the code of each function in a file to its definition and the innermost class around it ("" without one).
+    Equal codes have equal line numbers.
 
     Compiles the whole file, because the bytecode of a call depends on the file's imports.
     """

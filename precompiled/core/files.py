@@ -86,8 +86,8 @@ def process_start() -> float:
     """Return when this program started, in seconds since the epoch, with the precision of a clock tick.
 
     If a file was saved later, this process may have loaded an earlier version of the file. A fork has its parent's
-    modules, so the result is the parent's start, or the earlier start of the process that adopted the fork. psutil's
-    time is less precise, because it depends on the boot time in whole seconds.
+    modules, so the parent's start counts. If the parent has ended, the earlier start of the process that adopted the
+    fork counts. psutil's time is less precise, because it depends on the boot time in whole seconds.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:

@@ -5,7 +5,7 @@ Dynamo leaves the weights on the graph's module. This project turns them into th
 weight's content describes it. A job has the bytes of all weights, in order, after the program (job.py).
 
 The client compares the digests before it sends the weights, and before compiled code serves a call. Digests detect
-changes that torch does not count (``parameter.data.copy_(...)``).
+changes that torch's version counters miss (``parameter.data.copy_(...)``).
 """
 
 from __future__ import annotations

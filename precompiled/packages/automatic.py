@@ -39,7 +39,7 @@ from precompiled.version import switched_off
 log = logging.getLogger("precompiled.package")
 _REMOTE = parts.REMOTE.get()  # not in a thread, because a fork would wait for the import
 
-# Reason codes of traces that this process or host, and not the package, keeps an audit from comparing.
+# Reason codes of traces that an audit cannot compare. The cause is this process or host, and not the package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 

@@ -28,8 +28,8 @@ from precompiled.torch_internals.graph import compiler_config
 
 log = logging.getLogger("precompiled.package")
 
-# How many entries are compared in full with a frame. Without a limit, a function with new values at each call would
-# have ever slower traces. Dynamo itself stops after 8 (recompile_limit).
+# How many entries are compared in full with a frame. Without a limit, each trace of a function with new values at each
+# call would be slower than the last trace. Dynamo itself stops after 8 (recompile_limit).
 MAX_TRIED = 16
 
 
@@ -168,7 +168,7 @@ class EntrySearch:
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
         """Whether to trace although an entry fits.
 
-        Audits only a function's first trace. Later traces also depend on which sizes have changed.
+        Audits only a function's first trace. Later traces depend on which sizes have changed.
         """
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)
@@ -212,7 +212,7 @@ class EntrySearch:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
             structured_trace.belong([calls.report.id for _function, calls in loaded], result)
-            for _function, calls in loaded:  # not earlier, because only a used entry counts
+            for _function, calls in loaded:  # counted here, because only a used entry counts
                 session.ledger.add(calls)
                 session.outcomes.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)

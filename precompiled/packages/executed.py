@@ -1,4 +1,4 @@
-"""Finds the functions of the program that have not run, so that their bodies have had no effect.
+"""Finds the functions of the program that have not run. Their bodies have had no effect.
 
 CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
 is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,
@@ -44,7 +44,7 @@ def has_run(code: CodeType) -> bool:
 
 
 def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
-    """Yield the code of the functions of a module's file that the module and its classes hold now.
+    """Yield the code of a module's functions that are defined in the module's file.
 
     Includes functions inside decorators. program_text.py excludes decorators that may replace the function or read its
     source.

@@ -100,7 +100,7 @@ def _dispatched(
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.daemon.begin()  # now, so that a later submit does not wait for the daemon
+        session.daemon.begin()  # started now, so that a later submit does not wait for the daemon
 
     def may_submit() -> bool:
         return session.settings.mode != "lookup" and session.daemon.problem() is None

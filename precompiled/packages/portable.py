@@ -145,7 +145,7 @@ def load(compiled: object, path: str | Path, *, check_source: bool = True) -> in
     return len(entries)
 
 
-# Requirements that each call compares, and not the load of a file.
+# Requirements that each call compares. The load of a file does not compare them.
 _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 

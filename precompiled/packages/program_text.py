@@ -7,7 +7,7 @@ later. So the digest covers a source's compiled code without:
 - statements that only print or log,
 - the bodies of functions that have not run (executed.py).
 
-A program may read such a text as data (a docstring as ``argparse``'s description, or by ``docopt``). Guards and
+A program may read a removed text as data (a docstring as ``argparse``'s description, or by ``docopt``). Guards and
 descriptions compare this data like any value.
 """
 
@@ -27,7 +27,7 @@ from precompiled.packages.executed import Place, place_of
 # Comments that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
 _LOGGER_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-# Functions and methods without side effects. The arguments of a removed print or log call may call no others.
+# Functions and methods without side effects. The arguments of a removed print or log call may call only these.
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )
@@ -150,7 +150,7 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
 
 
 def _is_made_over(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether a decorator may replace the function or class, or read its source (as Triton's)."""
+    """Whether a decorator may replace the function or class, or read its source, as Triton's does."""
     return any(ast.unparse(item).removesuffix("()") not in _CALL_ONLY for item in node.decorator_list)
 
 

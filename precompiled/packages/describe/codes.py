@@ -113,7 +113,7 @@ def _has_an_order_of_its_own(value: object) -> bool:
 
 
 def is_hashed_alike(value: object) -> bool:
-    """Whether a set's item has the same hash in all processes.
+    """Whether an item of a set has the same hash in all processes.
 
     False for texts and for objects whose hash is their address.
     """

@@ -153,7 +153,7 @@ class Descriptions:
         return self.thing(value, depth)
 
     def thing(self, value: Any, depth: int = 0) -> object:
-        """Describe an object whose identity Dynamo guards."""
+        """Describe an object on whose identity Dynamo guards."""
         kind = type(value)
         if kind in ATOMS:
             return [kind.__name__, repr(value)]

@@ -1,4 +1,4 @@
-"""Says in words how two calls differ for packages.
+"""Describes the differences between two calls in words.
 
 ``fact`` compares two descriptions (descriptions.py) of the value at one guard. ``entries`` compares the
 package_format.About of two entries of one function. This module needs no torch and runs no code of an entry.

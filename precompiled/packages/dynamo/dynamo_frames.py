@@ -1,4 +1,4 @@
-"""Hooks into Dynamo where Dynamo has no code for a frame.
+"""Hooks into Dynamo at frames for which Dynamo has no code.
 
 The hook looks up a package for the frame. If none fits, Dynamo traces the frame and the hook records the trace.
 

@@ -1,4 +1,4 @@
-"""Reads the state without guards on which a trace depends: of the process, Dynamo's settings, and modes.
+"""Reads state that a trace depends on and that has no guards: process state, Dynamo's settings, and modes.
 
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
@@ -85,8 +85,8 @@ def first_device() -> str:
 def mode_problem() -> NotPortable | None:
     """Return an error if an active mode prevents packages; else None."""
     if torch._dynamo.config.compiled_autograd:
-        # Then Dynamo also traces compiled autograd's own code in a backward, and the modules that this code imports.
-        # Without an earlier trace, that trace begins within an import that it needs, and fails.
+        # With compiled autograd, Dynamo traces compiled autograd's own code in a backward, and the modules that this
+        # code imports. Without an earlier trace, the trace begins within an import that it needs, and fails.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
         # Ranks communicate while they trace. A tracing rank would wait forever for a rank that uses a package.
@@ -151,7 +151,7 @@ def trace_configuration() -> str:
 
 
 def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, object]:
-    """The modes in which a trace would call the backend: for the call, Dynamo replaces inference mode by no_grad."""
+    """The modes in which a trace would call the backend. For the call, Dynamo replaces inference mode by no_grad."""
     with maybe_disable_inference_mode():
         return ambient_modes.read(uses_cpu, on_gpu)
 

@@ -1,8 +1,8 @@
 """Encodes bytecode and guards as bytes, and decodes them: plain data, code objects and Dynamo's sources.
 
-This file refuses objects of the user's. In bytecode, sources and guard expressions, Dynamo makes up names for one
-process (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` writes them as placeholders, and ``decode``
-replaces these by names of the later process. A module's globals are written as the module's name.
+This file refuses objects of the user's. Dynamo's bytecode, sources and guard expressions contain names of one process
+(``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` replaces them by placeholders, and ``decode``
+replaces the placeholders by names of the later process. A module's globals are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,

@@ -33,9 +33,9 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About, function_key
 
-# The attribute in which the callable of a graph has its Graph (below), for trace_recording.py.
+# The attribute of a graph's callable for the Graph (below). trace_recording.py reads the attribute.
 MARK = "_precompiled_graph"
-# The attribute in which the callable has the tensors that it adds to its arguments
+# The attribute of a graph's callable for the tensors that it adds to its arguments
 # (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
@@ -143,7 +143,7 @@ class Attempt:
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
-    # maps this attempt's names of functions' globals to these globals
+    # maps a name of this attempt to the functions' globals that it stands for
     scopes: dict[str, dict[str, Any]] = field(default_factory=dict)
     guards: list[Any] = field(default_factory=list)  # a copy, because 2.15 clears the guards of a discarded attempt
 
@@ -173,7 +173,7 @@ class Traced:
 
     @property
     def scopes(self) -> dict[str, dict[str, Any]]:
-        """Map all attempts' names of functions' globals to these globals."""
+        """Map each name that stands for functions' globals, in any attempt, to these globals."""
         return {name: scope for attempt in self.attempts for name, scope in attempt.scopes.items()}
 
     @property

@@ -297,7 +297,7 @@ def _fact(
         return hasattr(value_at(base, builder), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
-        # Two sets of equal content differ if the frame adds to one of them.
+        # Two sets of equal content must differ in their facts, because the frame may add to one of them.
         return [*described.value(value), described.number(value)] if type(value) is set else described.value(value)
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # reads of its attributes have no guards
         return [described.thing(value), described.number(value)]

@@ -120,7 +120,8 @@ def _import(
 ) -> None:
     """Import the modules that the trace imported, unless guards on values rule the entry out.
 
-    Also run Dynamo's preparations for new libraries. For einops, they fill a table of backends on which Dynamo guards.
+    Also run Dynamo's preparations for new libraries. For einops, these fill a table of backends, on which Dynamo
+    guards.
     """
     needed = {*modules, *(place[0] for place, _digest in inlined)}
     unmet = trace_rules._lazy_module_init.keys() & {module.split(".")[0] for module in needed}
@@ -246,7 +247,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
 
 
 def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> dict[str, object]:
-    """The live globals of functions without a module. ``scope``: the frame's globals. Raises Mismatch."""
+    """The live globals of functions without a module. ``scope``: the globals of the frame. Raises Mismatch."""
     if kind == "scope":
         return frame.scope
     if kind == "namedtuple":

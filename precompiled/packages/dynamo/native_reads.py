@@ -1,8 +1,8 @@
-"""Describes the values that functions read if Dynamo ran them during a trace (native_calls.py).
+"""Describes the values that functions read when Dynamo runs these functions during a trace (native_calls.py).
 
 A description already covers the code of such a function, because Dynamo found it through a class or a function. This
-file describes its globals, arguments and closure completely, because no guard says which parts matter. If a value has
-no description, this file refuses the trace.
+file describes the function's globals, arguments and closure completely, because no guard says which parts matter. If a
+value has no description, this file refuses the trace.
 
 Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -90,8 +90,8 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
     """Return the sources of the arguments of the noted calls. The caller describes their state.
 
-    The trace created an object without a source, or the object is part of a described object. Raises NotPortable if it
-    has no description.
+    If an object has no source, the trace created it, or it is part of a described object. Raises NotPortable if an
+    object has no description.
     """
     found: dict[str, object] = {}
     for call in log.native.calls:

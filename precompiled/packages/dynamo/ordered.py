@@ -50,7 +50,7 @@ _WRITES = ("repr_impl", "tp_repr_impl", "debug_repr")
 _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
 # Callers that use a constant set to make a set, to compare the set, or to test whether it is empty.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
-# Callers that test whether a set is empty. ``inner`` is a conditional jump
+# Callers that test whether a set is empty (``inner`` is a conditional jump).
 _ASKS = ("generic_bool", "generic_is_true", "inner")
 _PASSES_ON = "realize_and_forward"  # this method of a lazy variable calls the realized variable's method
 # Dynamo's function that rebuilds a Python function with its closure, and a caller that needs only the file's name.

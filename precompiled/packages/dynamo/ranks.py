@@ -1,4 +1,4 @@
-"""Reads the state of torch.distributed that a trace depends on without guards (docs/explanation/packages.md).
+"""Reads state of torch.distributed that a trace depends on and that has no guards (docs/explanation/packages.md).
 
 Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,

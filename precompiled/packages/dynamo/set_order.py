@@ -150,7 +150,7 @@ def _coming(noted: TraceLog, name: str, args: Any) -> list[object] | None:
 
 
 def _is_expected(found: list[Any], order: list[Any], name: str, coming: Sequence[object] | None) -> bool:
-    """Whether the set has the expected keys: the earlier keys, then the added keys or without the removed key."""
+    """Whether a set has the expected keys: the earlier keys plus the added keys, or minus the removed key."""
     if name in _REMOVE:
         return _same(found, [key for key in order if any(key is left for left in found)])
     if coming is None or len(order) + len(coming) > _MAX_ITEMS or not _same(found[: len(order)], order):

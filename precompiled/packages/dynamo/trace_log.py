@@ -42,7 +42,7 @@ class TraceLog:
     initialised: dict[str, list[Call]] = field(default_factory=dict)
     native: NativeCalls = field(default_factory=NativeCalls)
     in_any_order: int = 0  # depth of nested functions that do not depend on a set's order (ordered.py)
-    # Maps the id of a set variable's ``items`` to these, and to a list of them in order (set_order.py).
+    # Maps the id of a set variable's ``items`` to the ``items`` and to a list of the items in order (set_order.py).
     in_order: dict[int, tuple[object, list[object]]] = field(default_factory=dict)
     problem: NotPortable | None = None
 

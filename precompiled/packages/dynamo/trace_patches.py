@@ -1,7 +1,7 @@
 """Notes what a trace reads. unguarded.py describes the reads that have no guard.
 
-Dynamo guards on most things that it finds, and rarely on things that it looks for in vain. No note may raise an error
-into the user's trace. This file notes:
+Dynamo guards on most things that it finds, but rarely on things that it does not find. No note may raise an error into
+the user's trace. This file notes:
 
 - Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
   the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
@@ -198,7 +198,7 @@ def _looked_up(original: Callable[..., object], now: Callable[[], TraceLog | Non
             key = untraced.constant(key)
             if is_plain(key):
                 noted.keys.append((source, key))
-            elif isinstance(key, (type, types.FunctionType)):  # only this key, because other keys may change
+            elif isinstance(key, (type, types.FunctionType)):  # note only this key, because other keys may change
                 noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
             else:
                 noted.wholes.append((source, "keys"))

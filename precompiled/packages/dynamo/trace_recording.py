@@ -1,8 +1,8 @@
 """Records the parts of an entry while Dynamo traces a frame.
 
 ``CheckFunctionManager.serialize_guards`` is the only place where Dynamo holds all guards, their values and the
-expressions of symbolic sizes (``save_guards``). So this file reads them there. It notes facts without a guard earlier:
-the code that each attempt reached, and the values that it read (trace_patches.py).
+expressions of symbolic sizes (``save_guards``). So this file reads all of these in that function. It notes facts
+without a guard earlier: the code that each attempt reached, and the values that it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,

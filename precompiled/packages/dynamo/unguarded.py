@@ -149,7 +149,7 @@ def describe_facts(
         module = places.module_of(code.co_filename)
         if module is not None:
             wanted |= {(module, name) for name in globals_read(code)}
-        else:  # a notebook's cell, which has the frame's globals
+        else:  # a notebook's cell, whose globals are the frame's
             for name in sorted(globals_read(code) - scope.keys()):
                 found.globals.append((None, name, _global(scope, name, described)))
     for module, name in sorted(wanted):

@@ -1,12 +1,12 @@
 """Refuses traces in which Dynamo runs the user's code without tracing it, or reuses a trace without guards.
 
-No note covers reads in such code. Examples:
+This project cannot note reads in such code. Examples:
 
 - the key of a ``max()``,
 - a function given to ``re.sub``,
 - a protocol or hook that ``isinstance()`` calls,
 - a region that Dynamo assumes to equal an earlier region (``nested_compile_region``),
-- a function that Dynamo calls for its number.
+- a function that Dynamo calls to get a number.
 
 Private names: torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize, peek_value},
 torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_constant},

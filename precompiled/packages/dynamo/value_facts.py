@@ -192,7 +192,7 @@ def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
 
 
 def _registered(kind: type) -> object:
-    """Describe how pytree flattens objects of this class. A trace depends on it without a guard."""
+    """Describe how pytree flattens objects of this class. A trace depends on this, but Dynamo has no guard."""
     node = pytree.SUPPORTED_NODES.get(kind)
     if node is None:
         return "constant" if kind in pytree.CONSTANT_NODES else None
