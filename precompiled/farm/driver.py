@@ -85,7 +85,7 @@ class Driver:
         # compile_job raises no errors. So the node could not even import it.
         except self._ray.exceptions.RayTaskError as error:
             why = str(error.cause or error)[:500]
-            result = Result("refused", code="farm-environment", message=f"a node cannot run our part of it: {why}")
+            result = Result("refused", code="farm-environment", message=f"a node cannot run precompiled: {why}")
         except Exception as error:  # noqa: BLE001 - Ray has many classes for a lost node, process or cluster
             result = Result("failed", code="farm-lost", message=f"{type(error).__name__}: {_last_line(error)}")
         finally:

@@ -269,7 +269,7 @@ class Farm:
         threading.Thread(target=self._read, args=(ours, process), name="farm", daemon=True).start()
 
     def _read(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
-        why = "the farm's driver has ended: its last words are in helper.log"
+        why = "the farm's driver has ended: helper.log has its last output"
         try:
             stream: BinaryIO = sock.makefile("rb")
             while (message := receive(stream, FromDriver)) is not None:

@@ -98,7 +98,7 @@ class _Worker:
     def _lost(self, why: str) -> Lost:
         with suppress(OSError):
             self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - SAID_BYTES))
-            why = f"{why}; its last words: {self._said.read().decode(errors='replace').strip()}"
+            why = f"{why}; its last output: {self._said.read().decode(errors='replace').strip()}"
         self.end()
         return Lost(f"the node's worker is lost: {why}")
 

@@ -109,7 +109,7 @@ def _refuse(mesh: DeviceMesh) -> None:
     elif any(mesh.get_local_rank(dim) != place for dim, place in enumerate(mesh.get_coordinate())):
         why = "orders its ranks differently from their groups"
     elif len(mesh.shape) > 1 and mesh._get_root_mesh()._flatten_mapping:
-        why = "has dimensions that are flattened elsewhere"  # collectives may use the groups of these dimensions
+        why = "has flattened dimensions"  # collectives may use the groups of these dimensions
     if why:
         raise Bypass(f"a mesh of the graph {why}", code="mesh")
 

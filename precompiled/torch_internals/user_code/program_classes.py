@@ -127,7 +127,7 @@ def _refuse_what_is_elsewhere(kind: type) -> None:
     if any(kind in operator.python_key_table for operator in list(torch._ops._higher_order_ops.values())):
         _refuse(kind, "higher-order operators have rules for it")
     if kind in pytree.SUPPORTED_NODES or kind in pytree.CONSTANT_NODES:
-        _refuse(kind, "pytree takes it apart")
+        _refuse(kind, "pytree flattens it")
 
 
 def _found(name: str, digest: str) -> type:

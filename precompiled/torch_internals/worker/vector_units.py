@@ -45,7 +45,7 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
         error: BaseException | None = None if found else cpp_builds.last_error()
         if not found and not os.path.isdir(scratch):
             # The test program could not be built or loaded, and Inductor would conclude that the CPU lacks this unit.
-            error = FileNotFoundError(f"{scratch} was removed while a test program for {self} was there")
+            error = FileNotFoundError(f"{scratch} was removed during a test of {self}")
         if error is not None and of_the_host(error):
             raise error
         return found
