@@ -55,7 +55,8 @@ def precompiled(
 def compile_or_swap(
     module: torch.fx.GraphModule, options: Mapping[str, Any], in_process: Callable[[], Compiled]
 ) -> Compiled:
-    """Serve the graph ``module`` to Dynamo: return compiled code on a hit, a callable that will be swapped on a miss.
+    """Serve the graph ``module`` to Dynamo: return compiled code on a hit. On a miss, return a callable that is swapped
+    later.
 
     ``options``: Inductor's configuration on top of the process's own. Raises what ``in_process`` raises, or the
     exception that makes Dynamo retrace (fixed_floats.trace_again). With PRECOMPILED_REQUIRE=1, raises NotServed instead

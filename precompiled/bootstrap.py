@@ -1,8 +1,8 @@
 """Runs at the start of a Python process: waits for `torch`, then starts `precompiled.routing`.
 
-The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So the
-file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. It opens no other
-file and raises no error. It ends the process if it cannot make up the GPU of `--target`. Steps::
+The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So
+this file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. It opens no
+other file and raises no error. It ends the process if it cannot make up the GPU of `--target`. Steps::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -109,7 +109,7 @@ class _TorchFinder:
 
 
 def _shadow(loader: object) -> None:
-    """Make `loader` call `_fire` after it has executed torch, and restore it then."""
+    """Make `loader` call `_fire` once it has executed torch. Then restore the loader."""
     real = getattr(loader, "exec_module", None)
     attributes = getattr(loader, "__dict__", None)
     if real is None or not isinstance(attributes, dict) or "exec_module" in attributes:

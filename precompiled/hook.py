@@ -18,7 +18,7 @@ def enable(mode: str | None = None) -> bool:
     """Route torch.compile in this process to precompiled, now or when torch is imported.
 
     `mode` ("eager", "wait", "lookup", "off") overrides the environment and the configuration files. Returns whether the
-    hook is on: PRECOMPILED=0 and the mode "off" keep it off. Raises ConfigError for a bad mode or setting, and
+    hook is on: PRECOMPILED=0 and the mode "off" keep the hook off. Raises ConfigError for a bad mode or setting, and
     PrecompiledError if routing fails. (The hook at start-up raises no errors.)
     """
     if mode is not None:

@@ -101,7 +101,7 @@ class AheadProtocol(Protocol):
         """
 
     def on_problem(self, callback: Callable[[Exception], None]) -> None:
-        """Call ``callback`` once, with the error, if the helper fails to start or has failed to."""
+        """Call ``callback`` once, with the error, if the helper's start fails or has failed."""
 
 
 class RemoteProtocol(Protocol):
@@ -172,7 +172,7 @@ class MadeUpCudaProtocol(Protocol):
 
 
 class KindProtocol(Protocol):
-    """A kind of GPU: its short name, and the driver's name of it."""
+    """A kind of GPU: its short name, and the driver's name for it."""
 
     @property
     def code(self) -> str: ...

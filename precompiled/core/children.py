@@ -14,7 +14,7 @@ def start_with_stream(
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start ``python *arguments --control-fd N`` in the root directory, without input. Raises OSError.
 
-    Returns the process and this process's end of a stream. N is the child's end.
+    Returns the child and this process's end of the stream. N is the child's end.
     """
     ours, theirs = socket.socketpair()
     with theirs:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file. Raises OSError: FileExistsError if the name exists, even as a dangling link."""
+    """Write a new file. Raises OSError, or FileExistsError if the name exists (even as a dangling link)."""
     with _new(path, mode) as file:
         file.write(data)
         file.flush()

@@ -67,8 +67,8 @@ def _real_torch_folder() -> str:
 
 @cache
 def is_really_torchs(path: str) -> bool:
-    """Whether a file is in torch's folder after all links are resolved. A link in that folder to another file is not
-    torch's.
+    """Whether a file is in torch's folder after all links are resolved. A link from that folder to a file elsewhere is
+    not torch's.
     """
     return os.path.realpath(path).startswith(_real_torch_folder())
 

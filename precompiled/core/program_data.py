@@ -40,7 +40,7 @@ class InputData(TypedDict, total=False):
     offset: Any
     storage: Any
     inference: bool
-    float: int  # which symbolic float the tensor holds
+    float: int  # the number of the symbolic float that the tensor holds
     content: str  # a digest of a frozen weight's data (graph/weights.py)
     shares: int  # the position of the first input with the same memory
 

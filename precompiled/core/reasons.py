@@ -2,8 +2,8 @@
 
 A line of reasons.tsv has the tab-separated fields of a ``Reason``; empty fields at its end may be missing. A text is
 Markdown for docs/reference/reasons.md, with links that are relative to that page. Each text must be clear alone,
-because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. Code that raises a
-reason contains its code as text; tests/core/test_reasons.py compares both.
+because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. The modules that
+raise errors repeat the codes; tests/core/test_reasons.py compares both.
 
 ``outcome`` returns what the client does. It reads no file, because it must work without free descriptors.
 """

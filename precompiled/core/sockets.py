@@ -116,7 +116,7 @@ def wait(
     for fd, wanted in events.items():
         poll.register(fd, wanted)
     # The kernel keeps a reference to what it polls, so no event follows if the program closes a GuardedSocket. For a
-    # Waker one follows, because its other socket is closed too.
+    # Waker an event follows, because its other socket is closed too.
     poll.poll(None if timeout_s is None else int(max(0.0, timeout_s) * 1000) + 1)
 
 

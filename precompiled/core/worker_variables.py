@@ -21,8 +21,8 @@ OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", 
 
 def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -> dict[str, str]:
     """Return the variables of a worker. ``here``: the variables of the process that starts the worker; empty if the
-    worker becomes another user; then HOME comes from that user's account (service/launcher.py). ``given``: the client's
-    variables. ``visible``: the value of CUDA_VISIBLE_DEVICES.
+    worker becomes another user, whose account then sets HOME (service/launcher.py). ``given``: the client's variables.
+    ``visible``: the value of CUDA_VISIBLE_DEVICES.
     """
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})

@@ -75,8 +75,8 @@ class Reader:
         self._data += data
 
     def next_message(self) -> list[bytes] | None:
-        """The frames of the next complete message, or None if it needs more bytes. Raises WireError for invalid bytes;
-        the caller must then close the connection.
+        """The frames of the next complete message, or None if it is incomplete. Raises WireError for invalid bytes; the
+        caller must then close the connection.
         """
         if not self._greeted and not self._greet():
             return None

@@ -7,8 +7,8 @@ It has the fields of torch_internals/graph/source_lines.py, and::
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags
 
 "options" means that ``mode=`` or ``options=`` of torch.compile set a setting; "program" means that other code of the
-program set it at run time. A setting that is not listed has not changed since torch was imported. "program" for a
-variable means that it differs from its value at the start of the process.
+program set it at run time. A setting that is not listed has not changed since torch was imported. For a variable,
+"program" means that its value has changed since the start of the process.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Cause:
 
     @property
     def advice(self) -> str:
-        if self.kind == "edit" and "-packages/" in self.line:  # no watch follows an installed file
+        if self.kind == "edit" and "-packages/" in self.line:  # a watch does not follow installed files
             return "the next run finds the new artifact"
         return _ADVICE[self.kind]
 

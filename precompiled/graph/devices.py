@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 IN_A_WORKER = "cuda:0"
 
-# The counter of these loops is on the CPU, and is not in the graph (torch/_inductor/fx_passes/post_grad.py,
-# decompose_scan_to_while_loop).
+# Inductor puts the counter of these loops on the CPU. The graph does not show the counter
+# (torch/_inductor/fx_passes/post_grad.py, decompose_scan_to_while_loop).
 _COUNTED = frozenset({"scan", "map_impl"})
 
 # A graph may name a device by text, x.to("cuda"), or by a method, x.cuda().
@@ -37,7 +37,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: Sequ
     """
     found = {_indexed(item["device"]) for item in inputs if "device" in item}
     _collect(graph, found)
-    # A graph may also name a device by a number, x.to(1), which plain data does not show to be a device.
+    # A graph may also name a device by a number, x.to(1). Plain data does not show that the number is a device.
     found |= {str(value.device) for node in _nodes(module) for value in _tensors(_value(node))}
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:

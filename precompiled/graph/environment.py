@@ -42,7 +42,7 @@ _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = tuple(
     "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
 )
-# Variables that match a prefix above, but do not change compiled code or are set by the daemon's pool.
+# Variables that match a prefix above, but do not change compiled code, or that the daemon's pool sets.
 # CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, TRITON_HOME names triton's caches.
 _NOT_FOR_WORKERS = frozenset(
     """
@@ -239,7 +239,9 @@ def cpu_in_words() -> dict[str, str]:
 
 
 def set_by_program() -> list[str]:
-    """Variables of the key whose values have changed since this process started. Empty if those are unknown."""
+    """Variables of the key whose values have changed since this process started. Empty if the first values are
+    unknown.
+    """
     began = _began_with()
     return [name for name, value in _keyed_variables(of_a_worker=False).items() if began and began.get(name) != value]
 

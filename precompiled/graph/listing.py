@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, ProgramData
 
 
-# The errors that data without a captured graph raises, such as a failure record's graph that did not decode.
+# The functions of this file raise these errors for other data than a captured graph.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")
@@ -75,7 +75,7 @@ def operations(program: ProgramData) -> list[Operation]:
 
 
 def place(program: ProgramData, graph: int, node: int) -> Place | None:
-    """The source line of a node, or None if the client sent none or a malformed one (the key does not cover it)."""
+    """The source line of a node. None if the client sent no valid line (the key does not cover lines)."""
     try:
         numbers = program["about"]["nodes"][graph]
         if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:

@@ -1,8 +1,8 @@
 """Handles frozen weights, which Inductor puts into the code. The key has their digests, a job their content.
 
 Dynamo leaves the weights on the graph's module. This project turns them into the graph's last inputs
-(torch_internals/client/graph_attributes.py). Compiled code is valid only for their values, so the digest of each
-weight's content describes it. A job has the bytes of all weights, in order, after the program (job.py).
+(torch_internals/client/graph_attributes.py). Compiled code is valid only for the weights' values, so a digest of its
+content describes each weight. A job has the bytes of all weights, in order, after the program (job.py).
 
 The client compares the digests before it sends the weights, and before compiled code serves a call. Digests detect
 changes that torch's version counters miss (``parameter.data.copy_(...)``).
