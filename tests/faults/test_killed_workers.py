@@ -17,6 +17,7 @@ from precompiled import wire
 PHASES = ("begun", "thread", "compiler", "fork", "writing", "published", "replying", "replied")
 ENDS = ("SIGKILL", "SIGSEGV", "SIGABRT", "_exit")
 SLOTS = 4
+pytestmark = pytest.mark.timeout(1800)  # for the full form
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from precompiled.client import start
 from precompiled.client.ask import request
 from precompiled.client.daemon_link import daemon_reachable
 
-pytestmark = pytest.mark.fault("start-races")
+pytestmark = [pytest.mark.fault("start-races"), pytest.mark.timeout(1800)]  # the time is for the full form
 
 
 Start = Callable[[], int]  # starts a daemon, and returns its pid

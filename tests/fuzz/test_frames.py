@@ -14,6 +14,7 @@ from tests.fuzz.frames import daemon_for_frames, fuzz
 
 
 @pytest.mark.fault("frames")
+@pytest.mark.timeout(1800)  # for the full form
 def test_fuzzed_messages_are_refused_and_harm_no_other_client(tmp_path: Path, tries: Callable[[int, int], int]) -> None:
     count = tries(4000, 1_000_000)
     with daemon_for_frames(tmp_path) as daemon:
