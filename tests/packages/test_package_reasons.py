@@ -6,6 +6,7 @@ program.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from torch._guards import Guard
 import precompiled
 from precompiled import packages
 from precompiled.core.errors import CorruptArtifact, PackageError, StoreError
-from precompiled.packages import automatic, graphs, portable_format, requirements
+from precompiled.packages import automatic, graphs, portable_format, requirements, source_files
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
@@ -52,10 +53,14 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return x * 3
 
 
+# A program has one session, which parses each of its files once. The sessions of this process share the parsed files.
+SHARED_TEXTS = mock.patch.object(source_files, "Text", functools.cache(source_files.Text))
+
+
 @contextmanager
 def recording(**settings: str) -> Iterator[ThisProcess]:
     """Start a session with packages on and a daemon that never replies: graphs run eager, and no artifact exists."""
-    with deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here:
+    with deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here, SHARED_TEXTS:
         packages = automatic.switch_on()
         try:
             yield here
