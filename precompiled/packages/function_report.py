@@ -15,7 +15,7 @@ class FunctionReport:
     ``state`` is one of:
 
     - "used": a package served the frame, without a trace.
-    - "skipped": Dynamo leaves the frame uncompiled, as recorded in a package.
+    - "skipped": the frame runs uncompiled, without a trace, because a package says that Dynamo skipped it.
     - "recorded": Dynamo traced the frame, and a package was written.
     - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
     - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
