@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 
 
-def is_installed(module: str) -> bool:
-    """Returns whether an installed distribution provides the top-level module.
+def is_installed(distribution: str) -> bool:
+    """Returns whether a distribution is installed.
 
     ``importlib.util.find_spec`` would also find a folder of that name on ``sys.path``: a checkout has the folder
     `build`, and tests have `tests/vllm`.
     """
-    return module in importlib.metadata.packages_distributions()
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

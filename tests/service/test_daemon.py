@@ -343,7 +343,7 @@ def test_idle_workers_are_released(tmp_path: Path) -> None:
         client.submit(message, graph())
         client.ended(message.id)
         wait_until(lambda: not daemon.status().workers)
-        assert "is gone: idle" in daemon.log()
+        assert "ended: idle" in daemon.log()
 
 
 @pytest.mark.reason("no-such-device")

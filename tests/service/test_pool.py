@@ -66,7 +66,7 @@ def test_an_invalid_or_unknown_device_is_refused(device: str) -> None:
 def test_the_error_for_an_unknown_gpu_lists_the_known_ones() -> None:
     with pytest.raises(DeviceError, match="RTX 6000"):
         known(parse_inventory(INVENTORY)).visible("cuda:GPU-9")
-    with pytest.raises(DeviceError, match="it has: none"):
+    with pytest.raises(DeviceError, match="its GPUs: none"):
         known([]).visible("cuda:GPU-9")
 
 
