@@ -206,7 +206,7 @@ def _compiled_or_eager(
 ) -> Compiled:
     """Return the result of ``in_process``, or an eager callable if this host cannot build kernels.
 
-    Without kernels, plain torch.compile raises at a program's first call. With precompiled, other graphs of the program
+    On such a host, plain torch.compile raises at a program's first call. With precompiled, other graphs of the program
     may already run, from the store or eager, so an exception would stop a running service.
     """
     copy = compile_after_trace.copy_graph(module)

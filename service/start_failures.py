@@ -52,7 +52,7 @@ class StartFailures:
         return True
 
     def failed(self, seat: Seat, text: str, now: float) -> bool:
-        """Note a failed start that a job needed. Returns whether the seat is now refused, with the reason ``text``."""
+        """Record a failed start that a job needed. Returns whether the seat is now refused (reason: ``text``)."""
         self._in_row[seat] += 1
         if self._in_row[seat] < MAX_IN_ROW:
             return False

@@ -19,9 +19,9 @@ QUIET_LOAD = 0.5
 def begin(width: int, *, stderr: bool = False) -> tuple[Console, Say]:
     """Return a console for progress and tables, and a function that prints a line of progress.
 
-    Prints the machine's properties, and a warning if its load makes the figures unreliable. Without a terminal, the
-    console is ``width`` columns wide. After this call, SIGTERM raises SystemExit. Like Ctrl-C, the exception unwinds
-    the stack, which removes the daemons and the directories of the current sample.
+    Prints the machine's properties, and a warning if its load makes the figures unreliable. If there is no
+    terminal, the console is ``width`` columns wide. After this call, SIGTERM raises SystemExit. Like Ctrl-C, the
+    exception unwinds the stack, which removes the daemons and the directories of the current sample.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(stderr=stderr)

@@ -151,6 +151,6 @@ def add_markdown(parser: argparse.ArgumentParser) -> None:
 
 
 def read_records(arguments: argparse.Namespace) -> list[Any]:
-    """Return the contents of the --read files. Without --read: of the --json file, if an earlier run wrote it."""
+    """Return the contents of the --read files. The default is the --json file, if an earlier run wrote it."""
     paths = arguments.read or [path for path in [arguments.json] if path and path.exists()]
     return [json.loads(path.read_text()) for path in paths]

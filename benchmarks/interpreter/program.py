@@ -1,9 +1,10 @@
 """Runs rows on the made-up device: either compiles them, or interprets their kernels and compares the results.
 
-Usage: python -m benchmarks.interpreter.program SPEC. SPEC is a JSON object: ``rows``, a list of names; ``interpret``.
-Prints a JSON line before each row ({"begun": row}) and one after it. The caller enables precompiled.
+Usage: python -m benchmarks.interpreter.program SPEC. SPEC is a JSON object: ``rows`` (names) and ``interpret`` (a
+boolean, see below). Prints a JSON line before each row ({"begun": row}) and one after it. The caller enables
+precompiled.
 
-Without ``interpret``, a daemon's worker makes artifacts, and no result is compared. With ``interpret`` (and
+If ``interpret`` is false, a daemon's worker makes artifacts, and no result is compared. If it is true (with
 TRITON_INTERPRET=1), the client loads and runs the artifacts in mode "lookup". Outputs, gradients and changed inputs are
 compared with eager's.
 """

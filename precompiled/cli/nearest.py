@@ -251,7 +251,7 @@ def _function(item: Candidate) -> str:
 
 
 def _frame(item: Candidate) -> str:
-    """The name with the number of the frame but not of the trace: ``forward [0`` for ``forward [0/1]``."""
+    """Return the name without the trace's number: ``forward [0`` for ``forward [0/1]``."""
     return item.name.partition("/")[0]
 
 

@@ -89,7 +89,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
 
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
-    """The numbers of a run, ``name`` or "last", for each rank. Returns the document, and a function that prints it."""
+    """Collect a run's figures per rank. Returns the document, and a function that prints it."""
     run = find_run(settings, name)
     ranks = [
         {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}

@@ -53,7 +53,7 @@ def ls_command(out: Output, settings: Settings) -> None:
             if disk_bytes:
                 click.echo(whole)
             return
-        # Without base stores, all rows of this column would be equal.
+        # If there are no base stores, all rows of this column are equal.
         further = ("STORE",) if store.bases else ()
         table(
             ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE", *further),

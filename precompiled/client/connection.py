@@ -113,7 +113,7 @@ class DaemonConnection:
             self._poke()
 
     def tally(self, message: wire.Tally) -> None:
-        """Send counts to the daemon, best effort. Without a daemon, drop the counts."""
+        """Send counts to the daemon, best effort. If no daemon runs, the counts are lost."""
         with self._changed:
             if len(self._tallies) < MAX_TALLIES:
                 self._tallies.append(message)

@@ -154,8 +154,8 @@ class Dispatch:
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
         """Serve calls with ``function`` from the next call or the next safe point on.
 
-        ``check`` returns whether ``function`` serves given values of the size inputs. Without ``check``, it serves all
-        values.
+        ``check`` returns whether ``function`` serves given values of the size inputs. If ``check`` is None, it
+        serves all values.
         """
         if self._stays_eager:
             function = self._eager
@@ -245,7 +245,7 @@ class Dispatch:
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # Without a hold by this keeper, the first run was compiled, so the second run must be compiled too. A different
+        # If this keeper has no hold, the first run was compiled, so the second run must be compiled too. A different
         # graph of the function may have served the first run, because Dynamo first tries the graph that it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):

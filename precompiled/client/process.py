@@ -32,7 +32,7 @@ class SessionProtocol(Protocol):
         """Send this process's counts to the daemon, best effort."""
 
     def flush(self, timeout_s: float) -> bool | None:
-        """Wait until the daemon has accepted every submit. Returns None without a daemon."""
+        """Wait until the daemon has accepted every submit. Returns None if no daemon runs."""
 
 
 class PackagesProtocol(Protocol):

@@ -85,7 +85,7 @@ class Session:
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """As ``refuse``, for sizes that were never submitted. Without ``require``, count a fallback, and the caller
+        """Do the same for sizes that were never submitted. If ``require`` is not set, count a fallback: the caller
         compiles in process.
         """
         if self.settings.mode == "lookup":
@@ -210,7 +210,7 @@ def current() -> Session:
 
 
 def _configure_log(settings: Settings) -> None:
-    # Without the setting ``log``, the program configures logging.
+    # If the user has not set ``log``, the program configures logging.
     if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))

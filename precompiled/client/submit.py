@@ -35,7 +35,7 @@ log = logging.getLogger("precompiled.backend")
 # After these failures of a worker, the graph needs a retrace by Dynamo, or additional guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# Under ``require``, the text of ``no_stand_in``, the reason why a graph must not run eager.
+# The reason (``no_stand_in``) why a graph must not run eager if ``require`` is set and the graph has no other reason.
 REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 
@@ -203,7 +203,7 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            # Without source lines, which are only for display, the graph may be small enough.
+            # Source lines are only for display. Without them, the graph may be small enough.
             graph = program.to_job("", hints)
         session.connection.submit(message, graph, on_reply)
 

@@ -80,7 +80,7 @@ class Settings:
         "URL of the remote (`s3://bucket/prefix`, `gs://`, `abfs://`, `file://`, or others of fsspec); empty or "
         "`none`: no remote",
     )
-    # Artifacts contain code. Without ``remote_unsigned``, a host accepts only objects that a trusted key signed.
+    # Artifacts contain code. Unless ``remote_unsigned`` is set, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
         "accept unsigned objects: each user who can write to the remote can then run code as you",

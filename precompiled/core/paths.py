@@ -12,8 +12,8 @@ The first directory in this list that exists is used (docs/reference/settings.md
     settings   $XDG_CONFIG_HOME/precompiled, <home>/.config/precompiled
 
 <home> is $HOME, or the home of the user's account. A variable without an absolute path counts as unset, because its
-meaning would depend on the working directory. Without a home, paths begin with ``NO_HOME``, where no process can create
-a file.
+meaning would depend on the working directory. If there is no home, paths begin with ``NO_HOME``, where no process can
+create a file.
 
 This file imports neither torch nor msgspec.
 """

@@ -112,7 +112,7 @@ def _vllms_variables(is_imported: bool) -> frozenset[str]:
 def _is_set_by_torch(name: str) -> bool:
     """Whether torch itself has set a variable, which is then not part of the environment.
 
-    Builds with their own assembler (2.11) set TRITON_PTXAS_PATH at their first compile for a GPU
+    Builds with their own assembler (torch 2.11) set TRITON_PTXAS_PATH at their first compile for a GPU
     (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. If these variables
     counted, the first compile would change the environment.
     """

@@ -9,7 +9,7 @@ memory as device memory:
   **not run**, so the output memory keeps its old content. The values that compiled code returns mean nothing.
 - Anything else that a GPU would have to compute is an error (``cudaErrorNotSupported``), never "success".
 
-``CUDA_MADE_UP=h100,h100`` names the devices. Without CUDA_MADE_UP, a process is unaffected. ``activate`` loads the
+``CUDA_MADE_UP=h100,h100`` names the devices. If this variable is unset, a process is unaffected. ``activate`` loads the
 library into a process; ``build`` compiles it for the installed torch. Only public names of CUDA are used, no private
 names of torch. Checked with torch 2.11.0 and 2.15.0.
 """

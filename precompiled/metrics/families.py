@@ -96,7 +96,7 @@ def names() -> set[str]:
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     """All metric families that have values.
 
-    Without a daemon, these are `up` (0) and the clients in the store's records.
+    If no daemon runs, these are `up` (0) and the clients in the store's records.
     """
     more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])

@@ -32,7 +32,7 @@ class Program:
         self._unrun: dict[str, dict[Place, CodeType]] | None = None  # maps a module to its functions that have not run
 
     def fix(self) -> None:
-        """Note which functions have not run. Call this method before a trace, which runs some functions."""
+        """Record which functions have not run. Call this method before a trace, which runs some functions."""
         if self._unrun is None:
             self._unrun = self._look()
 

@@ -103,7 +103,7 @@ class SourceFiles:
         return Program(self._digest, texts, others, self._unrun)
 
     def met(self, qualnames: Iterable[str]) -> None:
-        """Note that functions with these names have run: Dynamo traced them, or a package replaced the trace."""
+        """Record that functions with these names have run: Dynamo traced them, or a package replaced the trace."""
         self._met.update(qualnames)
 
     def digests(self) -> dict[str, str]:

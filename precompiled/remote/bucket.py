@@ -142,8 +142,8 @@ class Bucket:
     def create(self, path: str, data: bytes) -> bool:
         """Write a small object unless its path exists. Returns whether it was written.
 
-        If several hosts write at once, exactly one gets True on S3, GCS, Azure and file systems with links. Other
-        remotes may only check for the path first.
+        If several hosts write at once, exactly one gets True on S3, GCS, Azure and file systems with links. On other
+        remotes, several hosts may get True.
         """
         target = f"{self._root}/{path}"
 

@@ -93,7 +93,7 @@ class Helper:
         for target in (self._open, self._puts.run):
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / helper_link.SOCKET
-        # Without its socket, the helper is unreachable. The socket is gone if the store was removed.
+        # If the store was removed, the socket is gone, and the helper is unreachable.
         while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()

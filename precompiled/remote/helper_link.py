@@ -20,7 +20,7 @@
               {"do": "flush"}                 helper -> {}, after one try of each queued put
               {"do": "stop"}                  helper -> {}; then it tries the puts again and exits
 
-Without an answer, ``ask`` returns None, and the peer continues without the helper. This file uses only the standard
+If the helper does not answer, ``ask`` returns None, and the peer continues alone. This file uses only the standard
 library, because workers and clients import it.
 """
 
@@ -50,7 +50,7 @@ LOOK_S = 0.05
 # Seconds until a worker repeats its request while the helper starts or the remote has not answered.
 AGAIN_S = 1.0
 SENT_S = 30.0  # seconds for sending a graph to the farm
-# Seconds to wait for a reply, which normally comes at once. Without a reply, the worker compiles. The next lease holder
+# Seconds to wait for a reply, which normally comes at once. If none comes, the worker compiles. The next lease holder
 # may then compile as well.
 TURN_S = 10.0
 USED_S = 0.5  # the longest time in seconds that a process waits at its end
@@ -62,7 +62,7 @@ def folder(root: Path) -> Path:
 
 
 def ask(root: Path, question: Mapping[str, object], *, wait_s: float | None = None) -> dict[str, object] | None:
-    """Ask the helper of the store at ``root``. Returns None without a helper or an answer in time.
+    """Ask the helper of the store at ``root``. Returns None if no helper answers in time.
 
     Waits for a helper that is starting. ``wait_s`` replaces the time limit that the helper states in its greeting.
     """
@@ -208,7 +208,7 @@ class Turn:
 
 @contextmanager
 def turn(root: Path, key: str) -> Iterator[Turn]:
-    """Ask the helper whether to compile a key. Without a helper or an answer, the worker compiles."""
+    """Ask the helper whether to compile a key. If no helper answers, the worker compiles."""
     found = Turn(root, key)
     sock = _connect(root)
     if sock is None:
@@ -232,7 +232,7 @@ def turn(root: Path, key: str) -> Iterator[Turn]:
 
 
 def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
-    """Offer a job to the farm. Returns the helper's answer, or {} without a helper or an answer."""
+    """Offer a job to the farm. Returns the helper's answer, or {} if no helper answers."""
     sock = _connected(root, None)
     if sock is None:
         return {}

@@ -15,7 +15,7 @@ from precompiled.remote.errors import RemoteError
 
 class OpenedRemote:
     """The remote of a helper. ``open`` sets ``transfer`` if the remote can be used, or ``problem`` if not, and then
-    ``done``. Without a remote, both stay unset.
+    ``done``. If there is no remote, both stay unset.
     """
 
     def __init__(self) -> None:

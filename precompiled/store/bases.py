@@ -79,7 +79,7 @@ def note_name(artifact: Artifact) -> str:
 
 
 def leave_out(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Write the note of ``note_name``, best effort. Without the note, the next process finds the problem itself."""
+    """Write the note of ``note_name``, best effort. If the write fails, the next process finds the problem itself."""
     with suppress(OSError):
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
         (quarantine / note_name(artifact)).write_text(reason + "\n")

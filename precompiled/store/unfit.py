@@ -20,7 +20,7 @@ NOTE_SUFFIX = ".unfit.reason"
 
 
 def note(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Write the note, best effort. Without the note, the next process finds the problem itself."""
+    """Write the note, best effort. If the write fails, the next process finds the problem itself."""
     with suppress(OSError, StoreError):
         files = StoreReader(artifact.root).read(artifact, fmt.names_for_others(artifact.manifest))
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)

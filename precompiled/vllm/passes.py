@@ -152,7 +152,7 @@ def _identity(real: Any) -> str:
 
 
 def _sent(config: Any) -> dict[str, object]:
-    """Return the values of vLLM's configuration that passes read, as plain data. Raises Bypass."""
+    """Return, as plain data, the values of vLLM's configuration that its passes read. Raises Bypass."""
     if config.compile_debug_dump_path():
         raise Bypass("vLLM must write its graphs to files (debug_dump_path)", code=_CODE)
     found: dict[str, Any] = {"compile_debug_dump_path()": None}

@@ -130,7 +130,7 @@ class Recorder:
                 self._files[path] = digest
 
     def _note_others(self, files: Iterable[str]) -> None:
-        """Note files that Python's loaders do not read: extension modules, libraries, inlined functions of packages."""
+        """Record files that Python's loaders do not read: extension modules, libraries, packages' inlined functions."""
         found = set(files)
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
@@ -245,7 +245,7 @@ class Recorder:
     def tell(self, event: str, **values: Any) -> None:
         data = json.dumps({"token": self._token, "pid": os.getpid(), "event": event, **values}).encode()
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            # Without a watcher, the guard process of this capture is about to end it
+            # If the watcher is gone, the guard process of this capture is about to end the capture.
             sock.sendto(data, self._path)
 
     def after_fork(self) -> None:

@@ -173,7 +173,7 @@ class Capture:
     # ------------------------------------------------ progress
 
     def look(self) -> None:
-        """Note whether the process has exited. Call this before reading its reports: ``check`` needs all of them."""
+        """Record whether the process has exited. Call this before reading its reports: ``check`` needs all of them."""
         self._status = self._popen.poll()
 
     def check(self, now: float) -> End | None:

@@ -86,7 +86,7 @@ class RunningWatch:
         """Files that the registration names: its ``files``, and the arguments of a run that are files."""
         found = list(self.registration.files)
         if self.registration.kind == "run":
-            # Without command[0]: a new interpreter would change the keys of all graphs anyway.
+            # command[0] is left out: a new interpreter would change the keys of all graphs anyway.
             for argument in self.registration.command[1:]:
                 for text in (argument, argument.partition("=")[2]):
                     path = os.path.normpath(os.path.join(self.registration.directory, text))

@@ -1,4 +1,6 @@
-"""Tests that a program which raises, is interrupted, traced, reset or ended behaves as under plain torch.compile."""
+"""Tests that a program behaves as under plain torch.compile if it raises, ends, is interrupted or traced
+(sys.settrace), or resets torch's compiler.
+"""
 
 from __future__ import annotations
 

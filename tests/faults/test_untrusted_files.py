@@ -70,7 +70,7 @@ class TrustedStore:
         return self.store.root / (f"packages/{FUNCTION}/{self.entry}" if place == "ENTRY" else place)
 
     def reads(self, what: str) -> bool:
-        """Return whether the content of a place is used. Without the check, it would be used."""
+        """Return whether a read of this kind (a value of PLACES) returns what the store contains."""
         store, root = self.store, self.store.root
         job_phases._read.clear()
         try:

@@ -106,7 +106,7 @@ FIRST = 1.0 if AFTER else 0.5
 LOOPS: dict[str, tuple[Made, Callable[[Parameters], None]]] = {
     "adam": (lambda p: torch.optim.Adam(p, lr=0.1), gradients),
     "adamw_with_a_tensor_rate": (lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.2 if AFTER else 0.1)), gradients),
-    # The eager loop cannot be capturable, because the CPU does not support it.
+    # On the CPU, eager optimizers do not support ``capturable``.
     "capturable": (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), capturable=COMPILED), gradients),
     "sgd_with_momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), gradients),
     "rmsprop": (lambda p: torch.optim.RMSprop(p, lr=0.1), gradients),

@@ -6,7 +6,8 @@ Usage: training_program.py SPEC. SPEC is a JSON object:
 - parallel: "ddp", "ddp-static", "fsdp2" or "" (one rank)
 - order: "torchtune" (compile each block, then checkpoint it), "torchtitan" (checkpoint, then compile) or "none" (no
   checkpoints)
-- daemon: the pid of a stopped daemon, so that no artifact arrives before the swap
+- daemon: the pid of a daemon that is paused by SIGSTOP. This program resumes the daemon, so that the swap happens at
+  a chosen step
 - when: the time of the swap
 
 Prints a JSON object with the losses and the states of the graphs. The model is tiny, because only the swap matters.
@@ -96,7 +97,7 @@ def built(order: str, parallel: str, backend: str) -> torch.nn.Module:
 
 
 class Swap:
-    """Resumes the stopped daemon at one step, and waits for the artifacts before the step or before its backward.
+    """Resumes the paused daemon at one step, and waits for the artifacts before the step or before its backward.
 
     If ``when`` is "any", the training does not wait, and the training continues until all graphs are swapped.
     """

@@ -50,7 +50,7 @@ def doubled(x: DTensor) -> DTensor:
 
 @contextmanager
 def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
-    """In this block the test process acts as a worker: it has no rank, and has stand-ins for ``groups``."""
+    """In this block the test process acts as a worker: it has no rank, and has substitutes for ``groups``."""
     dist.destroy_process_group()
     try:
         with process_groups.stand_ins(groups):
@@ -111,7 +111,7 @@ def test_worker_recreates_the_dtensors_of_the_client() -> None:
 def test_stand_in_mesh_equals_no_other_and_cannot_be_pickled() -> None:
     """torch caches sharding decisions by mesh, and its comparison of meshes ignores groups and the rank's place.
 
-    If two stand-in meshes were equal, one compile would use the decisions of another compile.
+    If a worker's meshes were equal, one compile would use the decisions of another compile.
     """
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])

@@ -12,7 +12,7 @@ class NotPortable(PrecompiledError):
 
 
 class Mismatch(Exception):
-    """The entry does not fit the live frame. ``guard``: the number of the failed guard, if any."""
+    """The entry does not fit the live frame. ``guard``: the index of the failed guard, if any."""
 
     def __init__(self, message: str, guard: int | None = None) -> None:
         super().__init__(message)

@@ -86,7 +86,7 @@ def mode_problem() -> NotPortable | None:
     """Return an error if an active mode prevents packages; else None."""
     if torch._dynamo.config.compiled_autograd:
         # With compiled autograd, Dynamo traces compiled autograd's own code in a backward, and the modules that this
-        # code imports. Without an earlier trace, the trace begins within an import that it needs, and fails.
+        # code imports. Unless an earlier trace has imported them, the trace begins within such an import, and fails.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
         # Ranks communicate while they trace. A tracing rank would wait forever for a rank that uses a package.

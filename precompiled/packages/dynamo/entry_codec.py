@@ -90,7 +90,7 @@ class _Pickler(pickle.Pickler):
         if kind in _PLAIN or kind in _CONTAINERS or kind in _TORCH_VALUES:
             return NotImplemented
         if isinstance(value, torch._guards.Source) and not all(field.init for field in dataclasses.fields(value)):
-            # In 2.11, a source's __reduce__ includes fields that its constructor does not take.
+            # In torch 2.11, a source's __reduce__ includes fields that its constructor does not take.
             return kind, tuple(getattr(value, field.name) for field in dataclasses.fields(value) if field.init)
         if isinstance(value, (torch._guards.Source, torch._guards.GuardEnvExpr)):
             return NotImplemented

@@ -145,7 +145,7 @@ class Attempt:
     builtins_name: str
     # maps a name of this attempt to the functions' globals that it stands for
     scopes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    guards: list[Any] = field(default_factory=list)  # a copy, because 2.15 clears the guards of a discarded attempt
+    guards: list[Any] = field(default_factory=list)  # a copy, because torch 2.15 clears a discarded attempt's guards
 
 
 @dataclass

@@ -289,7 +289,7 @@ def _fact(
 ) -> object:
     if kind in NO_FACT:
         return None
-    if kind == "HASATTR" and "attr" not in parameters:  # in 2.11, the attribute is the last part of the source
+    if kind == "HASATTR" and "attr" not in parameters:  # in torch 2.11, the attribute is the last part of the source
         source = guard.originating_source
         base = getattr(source, "base", None)
         if base is None or not hasattr(source, "member"):

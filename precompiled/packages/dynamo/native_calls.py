@@ -137,7 +137,7 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: object) -> None:
-    """Note a value that a trace has read: watch the trace if Dynamo may call functions of the value's class."""
+    """Record a value that a trace has read: watch the trace if Dynamo may call functions of the value's class."""
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
         _begin(noticed)
@@ -183,7 +183,7 @@ def _is_dynamos(module: object) -> bool:
 
 
 def _note(frame: types.FrameType) -> None:
-    """Note a function call. Never raises, because this runs in the middle of the user's program."""
+    """Record a function call. Never raises, because this runs in the middle of the user's program."""
     noticed, code = _watch.noticed, frame.f_code
     if noticed is None or _watch.pauses or _is_ours(code.co_filename, frame.f_globals):
         return

@@ -38,7 +38,7 @@ from precompiled.packages.dynamo.trace_log import Call, TraceLog
 
 STATIC, GUARDED = "_dynamo_static_input_type", "guarded"
 _ABSENT = object()
-# 2.15 sets ``capturable`` only while it calls ``_init_group``.
+# Torch 2.15 sets ``capturable`` only while it calls ``_init_group``.
 _FOR_A_CALL = hasattr(OptimizerVariable, "_safe_to_set_capturable")
 
 # An optimizer's source and the calls of its ``_init_group``.
@@ -51,7 +51,7 @@ def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
 
 
 def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note the arguments of ``_init_group``. Dynamo computes them just before the call."""
+    """Record the arguments of ``_init_group``. Dynamo computes them just before the call."""
 
     def get_python_args(self: Any, *args: object, **kwargs: object) -> object:
         values, named = original(self, *args, **kwargs)  # raises if Dynamo will trace the call

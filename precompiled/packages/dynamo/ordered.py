@@ -144,7 +144,7 @@ def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__
 
 
 def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
-    """Note that Dynamo passes a set itself to a function, for example to make a text or list."""
+    """Record that Dynamo passes a set itself to a function, for example to make a text or list."""
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
     if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:
@@ -156,7 +156,7 @@ def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) 
 def _asked(noted: TraceLog, variable: object, tx: object, name: str, args: object, *_: object, **__: object) -> None:
     if name == "__iter__":
         _gone_through(noted, variable, tx)
-    elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 implements discard() by pop() of a key
+    elif name in _IN_ORDER and not (name == "pop" and args):  # torch 2.11 implements discard() by pop() of a key
         _read(noted, variable, tx)
     elif name == "extend" and isinstance(variable, BaseListVariable):
         _in_a_list(noted, args)
@@ -167,7 +167,7 @@ def _extended(noted: TraceLog, _list: object, _tx: object, args: object, *_: obj
 
 
 def _of_keys(noted: TraceLog, _tx: object, _kind: object, *args: object, **_: object) -> None:
-    """Note ``dict.fromkeys(table)``. 2.15 reuses the keys of ``table`` without reading them one by one."""
+    """Record a call of ``dict.fromkeys(table)``. Torch 2.15 takes all keys of ``table`` at once."""
     _in_a_list(noted, args[:1], item_by_item=False)
 
 
@@ -177,7 +177,7 @@ def _names(noted: TraceLog, items: Any) -> None:
 
 
 def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None:
-    """Note ``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
+    """Record ``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
     for arg in args:
         given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
         _all_of(noted, given, item_by_item=item_by_item)

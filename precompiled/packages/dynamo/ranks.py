@@ -106,7 +106,7 @@ def is_of_fully_shard(hook: object) -> bool:
     objects.
     """
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    # 2.13 has no such setting, and never traces these hooks.
+    # Torch 2.13 has no such setting, and never traces these hooks.
     disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)
     return bool(state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState)
 

@@ -86,7 +86,7 @@ def _know(noted: TraceLog, variable: SetVariable) -> None:
 
 
 def _made(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note ``{a, b}``."""
+    """Record ``{a, b}``."""
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
@@ -101,7 +101,7 @@ def _made(original: Callable[..., object], now: Callable[[], TraceLog | None]) -
 
 
 def _made_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note the set that ``set()`` or ``set(names)`` creates."""
+    """Record the set that ``set()`` or ``set(names)`` creates."""
 
     def call_set(self: object, tx: object, *args: object, **kwargs: object) -> object:
         noted = now()

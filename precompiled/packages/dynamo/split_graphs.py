@@ -51,7 +51,8 @@ def of_nothing() -> object:
 
 
 def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None]) -> tuple[Step, ...]:
-    """The steps of a module. ``number_of`` returns the number of a part's graph in the entry, or None without a graph.
+    """Return the steps of a module. ``number_of`` returns the index of a part's graph among the entry's graphs, or None
+    if the part has no graph.
 
     Raises NotPortable if a part has no graph, or if the module does more than call parts.
     """

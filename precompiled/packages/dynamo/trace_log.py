@@ -47,7 +47,7 @@ class TraceLog:
     problem: NotPortable | None = None
 
     def read(self, source: Source | None) -> None:
-        """Note that a value was read.
+        """Record that a value was read.
 
         Ignores a ConstantSource, which names a result that assume_constant_result put into the globals. A later process
         calls the function of that result again.

@@ -62,7 +62,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _READS = ("var_getattr", "tp_getattro_impl")
-# The method for repr() in 2.15, 2.13 and 2.11. After 2.11, debug_repr is only for messages.
+# The method for repr() in torch 2.15, 2.13 and 2.11. After 2.11, debug_repr is only for messages.
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
 # Types of objects whose identity does not matter or is part of their description.
@@ -85,7 +85,7 @@ _OF_THE_PROCESS: tuple[object, ...] = (importlib.util.find_spec, importlib.metad
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Note what this thread's traces read in the log ``now()``, if any. Returns a function that stops this."""
+    """Record what this thread's traces read in the log ``now()``, if any. Returns a function that stops this."""
     patches = Patches()
 
     def restore() -> None:
@@ -150,7 +150,7 @@ def _built(original: Callable[..., object], now: Callable[[], TraceLog | None]) 
 
 
 def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note all sources of an object.
+    """Record all sources of an object.
 
     Under a second source, an object gets the first source's variable, often without a guard (guards.make_dupe_guard).
     """
@@ -171,7 +171,7 @@ def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) ->
 
 
 def _looked_at(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note a function that traced code looks up in a set.
+    """Record a function that traced code looks up in a set.
 
     If the set does not contain the function, Dynamo makes no variable of it.
     """
@@ -250,7 +250,7 @@ def _all_names(original: Callable[..., object], now: Callable[[], TraceLog | Non
 
 
 def _as_text(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note ``str(self.head)``: torch runs ``__repr__`` of all objects inside it."""
+    """Record ``str(self.head)``: torch runs ``__repr__`` of all objects inside it."""
 
     def call_str(self: object, tx: object, arg: object, *args: object, **kwargs: object) -> object:
         noted = now()
@@ -305,7 +305,7 @@ def _subscripted(original: Callable[..., object], now: Callable[[], TraceLog | N
 
 
 def _called(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note results that may differ between processes.
+    """Record results that may differ between processes.
 
     For example, ``is_xxx_available()`` changes when the user installs the package.
     """
@@ -334,7 +334,7 @@ def _called(original: Callable[..., object], now: Callable[[], TraceLog | None])
 
 
 def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note a function under assume_constant_result. Its result has no guard, so a later process calls the function."""
+    """Record a function under assume_constant_result. Its result has no guard, so a later process calls it."""
 
     def invoke_and_store_as_constant(tx: object, fn: Any, name: str, args: object, kwargs: object) -> object:
         noted = now()

@@ -221,7 +221,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: obje
     local = output.local_scope
     guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
-    # At a restart, 2.15 removes an attempt's names from the globals, but the attempt's sources need these names.
+    # At a restart, torch 2.15 removes an attempt's names from the globals, but the attempt's sources need these names.
     reader = guard_facts.SourceReader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
     seen = unguarded.describe_facts(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
@@ -308,7 +308,7 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
         if code is not None:
             return "resume", code
     if isinstance(value, types.CodeType) and value.co_name.startswith(_RESUME):
-        return "resume code", value  # on 2.11 the bytecode itself makes the function
+        return "resume code", value  # in torch 2.11 the bytecode itself makes the function
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if (place := _place_in_python(value)) is not None:
@@ -340,7 +340,7 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that is valid only in this process. Note the names of locals that differ between processes.
+    """Refuse bytecode that is valid only in this process. Record the names of locals that differ between processes.
 
     In other processes, bytecode is invalid if it reads a global that they lack (``alpha_1``), or contains an address.
     """

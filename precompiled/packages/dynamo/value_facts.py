@@ -87,7 +87,7 @@ def metadata(value: Any) -> object:
 
 
 # Attributes of torch's that do not count. The first two are hints that no guard reads: a trace sets one, and compiled
-# code sets the other on its outputs. The last two appear on a mock when a trace hashes it, or when 2.11 tests its
+# code sets the other on its outputs. The last two appear on a mock when a trace hashes it, or when torch 2.11 tests its
 # truth. Python reads the last two only from the class.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
@@ -181,7 +181,7 @@ def _is_aligned(value: torch.Tensor) -> bool:
 
 
 def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
-    """The number of a tensor's memory, and the tensor's offset.
+    """Return the index of a tensor's storage, and the tensor's offset in the storage.
 
     Inputs that share memory give a different graph, and Dynamo does not guard on the sharing.
     """

@@ -1,6 +1,6 @@
 """Adds ranges to a profile of ``torch.profiler``: the load of an artifact, and the first call after a swap.
 
-Without a profiler, a load or swap only checks whether one runs, and calls cost nothing.
+If no profiler runs, a load or swap costs one check, and calls cost nothing.
 
 Private names: torch.autograd.profiler._is_profiler_enabled. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -25,7 +25,7 @@ def load(name: str) -> AbstractContextManager[object]:
 def wrap_swapped(function: Compiled, name: str, settle: Callable[[Compiled], None]) -> Compiled:
     """Wrap ``function`` (a graph's compiled code): the profiler shows the first call of the wrapper as a range.
 
-    After its first call, the wrapper passes ``function`` to ``settle``. Without a profiler, returns ``function``
+    After its first call, the wrapper passes ``function`` to ``settle``. If no profiler runs, returns ``function``
     itself.
     """
     if not profiler._is_profiler_enabled:

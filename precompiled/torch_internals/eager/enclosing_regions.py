@@ -99,7 +99,7 @@ def in_a_function() -> bool:
     return False
 
 
-# Frames are recognized by the code of ``forward``, because in 2.15 its caller is C code, which has no frame. Code
+# Frames are recognized by the code of ``forward``, because in torch 2.15 its caller is C code, which has no frame. Code
 # objects are compared by id, because == compares all of their contents.
 _known: tuple[str, dict[int, CodeType]] = ("", {})
 

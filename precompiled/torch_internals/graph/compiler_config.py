@@ -164,7 +164,7 @@ def snapshot(options: Mapping[str, object]) -> dict[str, dict[str, object]]:
     }
 
 
-# From 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11, a setting applies to all
+# From torch 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11, a setting applies to all
 # threads.
 _OF_A_CONTEXT = frozenset(
     found

@@ -241,8 +241,8 @@ def make_inputs(
 ) -> list[object]:
     """Create fake tensors, sizes and opaque objects in ``mode`` with the described metadata.
 
-    ``classes`` are the classes of ``Inputs.described``. ``found_meshes`` are the meshes of ``Inputs.meshes``, or their
-    stand-ins in a worker.
+    ``classes`` are the classes of ``Inputs.described``. ``found_meshes`` are the meshes of ``Inputs.meshes``, or
+    the worker's substitutes for them.
     """
     shared: dict[int, torch.UntypedStorage] = {}
     return [_make_input(item, sizes, mode, shared, classes, found_meshes) for item in inputs["args"]]

@@ -50,6 +50,6 @@ def make(name: Name, mode: FakeTensorMode) -> object:
     kind = user_modules.find(name)
     ours = {"__eq__": object.__eq__, "__ne__": object.__ne__, "__hash__": object.__hash__}
     blank = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(ours))
-    # 2.11 does not recognize a derived class as opaque.
+    # Torch 2.11 does not recognize a derived class as opaque.
     opaque_object._OPAQUE_TYPES[blank] = opaque_object.get_opaque_obj_info(kind)
     return fake_class_registry.maybe_to_fake_obj(mode, object.__new__(blank))

@@ -1,4 +1,4 @@
-"""Reads the process groups of a graph's collectives in the client, and creates stand-ins of equal size in a worker.
+"""Reads the process groups of a graph's collectives in the client, and creates groups of equal size in a worker.
 
 A functional collective (torch.ops._c10d_functional.*) names its group, and the compiled code depends only on the
 group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group, so it registers
@@ -7,7 +7,7 @@ empty groups under the names that the program has (group_names.py).
 If a compile reads the rank from such a group, its result is valid for one rank, but all ranks load the artifact. So:
 
 - Under the settings that are known to read the rank (compiler_config.ask_for_ranks), the key contains the rank's
-  position in each group, and the stand-in returns that position.
+  position in each group, and the worker's group returns that position.
 - Any other code that reads the rank, or requests the group of all ranks, makes the compile fail with the reason
   ``rank-dependent``. The client then compiles the graph in process.
 

@@ -11,7 +11,7 @@ with the program (graph/about.py)::
      "calls": [[file, line, function, code], ...]}      the user's frames that led to the trace, innermost first
 
 This file reads stack traces by the public ``Node.stack_trace``, in the form of ``traceback.StackSummary.format``.
-Without stack traces, no places are known. Without the private names, inputs have Dynamo's names.
+If a graph has no stack traces, ``places`` is empty. If torch lacks the private names below, inputs keep Dynamo's names.
 
 Private names: torch.fx.Node.meta["stack_trace"], torch.fx.Node._dynamo_source, torch._guards.Source.name. Checked on
 2.11.0, 2.13.0, 2.15.0.

@@ -8,8 +8,8 @@ thread.
   backward, and asserts that the manager exists. But the manager is created by the forward's first call. So this file
   gets the manager when the backward is called.
 - The managers are thread-local. The thread that imports torch._inductor.cudagraph_trees gets a container for managers,
-  and autograd's threads take over the container of the thread that calls them. On 2.11, a call in any other thread
-  raises an AssertionError. So the thread that traces a graph, and will call it, imports the module.
+  and autograd's threads take over the container of the thread that calls them. In torch 2.11, a call in any other
+  thread raises an AssertionError. So the thread that traces a graph, and will call it, imports the module.
 
 Private names: torch._inductor.output_code.{maybe_handle_backward_generation, CompiledFxGraph.current_callable,
 CompiledFxGraph.fx_kwargs}, torch._inductor.cudagraph_trees.get_manager, torch._inductor.config.triton.cudagraph_trees.

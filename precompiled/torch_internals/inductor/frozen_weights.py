@@ -135,7 +135,7 @@ class Frozen(OutputCode):
         return [None if position is None else args[position] for position in self.order]
 
     def settle(self, inputs: int) -> None:
-        """In the worker, compute ``order``. ``inputs`` is the number of the graph's inputs before the weights."""
+        """In the worker, compute ``order``. ``inputs`` counts the graph's inputs before the weights."""
         self.order = [*(None if number is None else inputs + number for number in self.weights), *range(inputs)]
         if any(self.order[position] is None for position in self.kept):
             raise CompileFailed("an argument of the frozen code is not an input", code="not-serializable")

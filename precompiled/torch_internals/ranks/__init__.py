@@ -1,1 +1,1 @@
-"""Handles process groups, device meshes and DTensors: their names in a key, and their stand-ins in a worker."""
+"""Handles process groups, device meshes and DTensors: their names in a key, and a worker's substitutes for them."""

@@ -1,4 +1,4 @@
-"""Describes the device meshes of a graph's DTensors as plain data in a client, and creates stand-ins in a worker.
+"""Describes the device meshes of a graph's DTensors as plain data in a client, and creates substitutes in a worker.
 
 A graph has meshes among its inputs, by themselves or within DTensors. After the trace, collectives name the mesh's
 groups, and sizes and offsets of shards depend on this rank's coordinates in the mesh. So the key contains a mesh's
@@ -63,7 +63,7 @@ class Meshes:
         self.found: list[DeviceMesh] = []
 
     def number(self, value: Any) -> int:
-        """The number of a mesh. Equal meshes with equal groups share a number. Raises Bypass for unsupported meshes."""
+        """Return the mesh's index. Equal meshes with equal groups share one. Raises Bypass for unsupported meshes."""
         mesh = value.real_obj if isinstance(value, fake_class_registry.FakeScriptObject) else value
         for number, known in enumerate(self.found):
             if known is mesh or (known == mesh and known._dim_group_names == mesh._dim_group_names):
@@ -115,7 +115,7 @@ def _refuse(mesh: DeviceMesh) -> None:
 
 
 def create_meshes(inputs: InputsData, asked: rank_dependence.RankReads) -> list[DeviceMesh]:
-    """In a worker, create the meshes that ``inputs`` describes, over the stand-ins of their groups.
+    """In a worker, create the meshes that ``inputs`` describes, over the worker's substitutes for their groups.
 
     ``asked`` records reads of this rank's coordinates in the meshes.
     """

@@ -1,7 +1,7 @@
 """Encodes and decodes placements, and the context of a DTensor (the second result of ``__tensor_flatten__``).
 
-On 2.13 and 2.15, a DTensor's context contains the placements, the tensor's metadata, the order of shards and
-requires_grad. The mesh is a separate part of the flattened DTensor, like the local tensor. On 2.11 the context contains
+In torch 2.13 and 2.15, a DTensor's context contains the placements, the tensor's metadata, the order of shards and
+requires_grad. The mesh is a separate part of the flattened DTensor, like the local tensor. In 2.11 the context contains
 the mesh, so DTensors are refused.
 
 Private names: torch.distributed.tensor.DTensor.{__tensor_flatten__, __tensor_unflatten__},

@@ -219,7 +219,7 @@ def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., object]]:
                 yield found
         yield from definition._backend_fns.values()
     for qualified in {op._schema.name, f"{op._schema.name}.{op._overloadname}"}:
-        kernel = simple_registry.singleton.find(qualified).fake_impl.kernel  # 2.11 has no get()
+        kernel = simple_registry.singleton.find(qualified).fake_impl.kernel  # torch 2.11 has no get()
         if kernel is not None:
             yield from _with_what_it_wraps(kernel.func)
     yield from dispatcher_registrations.backwards(op)

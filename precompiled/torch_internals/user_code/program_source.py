@@ -93,8 +93,8 @@ class Source:
 
     ``subject`` names what the source is for. ``subject`` and ``code`` appear in the error if the source is refused.
     ``module`` is the module of a subject that is defined inside a function. ``anew`` means that the subject is rebuilt
-    for each compile. Functions may then have closures and classes may be read, because changes to their state do not
-    reach the next compile.
+    for each compile. Only such a subject may use functions with closures, or classes of the program: a compile that
+    changes their state does not affect the next compile.
     """
 
     def __init__(self, subject: str, code: str, module: str = "", *, anew: bool = False) -> None:

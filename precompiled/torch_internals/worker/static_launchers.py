@@ -1,9 +1,9 @@
 """Makes a worker's compile for a GPU complete, so that a client that loads the artifact starts no compiler.
 
 Torch launches an Inductor kernel itself, without Triton, if the bundle contains the kernel's *static launcher*
-(torch/_inductor/triton_bundler.py, put_static_autotuner). Without a launcher, each process that loads the bundle
-requests the kernel from Triton, which runs ptxas for its version or rebuilds the kernel. Two things keep launchers out
-of the bundle:
+(torch/_inductor/triton_bundler.py, put_static_autotuner). If the launcher is missing, each process that loads the
+bundle requests the kernel from Triton, which runs ptxas for its version or rebuilds the kernel. Two things keep
+launchers out of the bundle:
 
 - *A long name.* Triton cuts the names of its files at 150 characters, but Inductor looks for the full name
   (triton/compiler/compiler.py, compile; triton_heuristics.py, can_statically_launch). So this file shortens names, as
@@ -13,9 +13,9 @@ of the bundle:
   loading the kernel, when it has already stored the launcher. So this file adds the second result to the stored
   launcher and marks the decision as made. The decision depends on properties of the GPU, which are in the key.
 
-One thing keeps machine code out of the bundle. Since 2.13, if a compile measured anything (max-autotune), the bundle
-contains only the code of the fastest choices (TritonBundler.put_winner, collect). The graph's other kernels never run
-in the worker, so they have no fastest choice, and their code would be missing. Therefore this file replaces
+One thing keeps machine code out of the bundle. Since torch 2.13, if a compile measured anything (max-autotune), the
+bundle contains only the code of the fastest choices (TritonBundler.put_winner, collect). The graph's other kernels
+never run in the worker, so they have no fastest choice, and their code would be missing. Therefore this file replaces
 ``put_winner``, so that no choice counts as the fastest.
 
 Private names: torch._inductor.codegen.triton.get_fused_kernel_name,
@@ -56,7 +56,7 @@ def kept() -> Iterator[None]:
         patches.replace(codegen, "get_fused_kernel_name", _cut)
         patches.replace(TritonBundler, "put_static_autotuner", launchers.put)
         patches.replace(CachingAutotuner, "_dynamic_scale_rblock", launchers.scale)
-        if hasattr(TritonBundler, "put_winner"):  # 2.11 does not have it
+        if hasattr(TritonBundler, "put_winner"):  # torch 2.11 does not have it
             patches.replace(TritonBundler, "put_winner", lambda original: lambda kernel_hash: None)
         yield
 

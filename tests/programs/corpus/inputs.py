@@ -92,8 +92,8 @@ def integers() -> Row:
 
 @row
 def random_numbers() -> Row:
-    """Compiled code draws other random numbers than eager code. So the row only compares the masks of the forward and
-    the backward.
+    """Compiled code draws other random numbers than eager code. So the row only checks that the backward uses the
+    forward's mask.
     """
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
