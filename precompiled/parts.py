@@ -53,7 +53,7 @@ class PartModule(Generic[_Interface]):
             return None
 
     def require(self) -> _Interface:
-        """As ``get``, but raises ImportError if the part is not installed."""
+        """Like ``get``, but raises ImportError if the part is not installed."""
         found = self.get()
         if found is None:
             raise ImportError(f"{self.module} is not installed: this precompiled lacks an optional part")
@@ -153,7 +153,7 @@ class MadeUpCudaProtocol(Protocol):
         """Load the device before torch if CUDA_MADE_UP names one. Ends the process if that fails."""
 
     def in_a_worker(self) -> None:
-        """As ``activate``, in a process that compiles for the device and runs no kernel on it."""
+        """Like ``activate``, in a process that compiles for the device and runs no kernel on it."""
 
     def is_active(self) -> bool:
         """Whether this process's CUDA devices are made up."""
@@ -201,7 +201,7 @@ class TargetsProtocol(Protocol):
         """The command's environment variables. ``caches``: the folder for its caches. Raises PrecompiledError."""
 
     def available(self) -> tuple[str, str]:
-        """For `precompiled doctor`: list the GPUs that can be made up. If none can, say what to do."""
+        """List the GPUs that can be made up, for `precompiled doctor`. If there are none, say what to do."""
 
 
 class NotebookProtocol(Protocol):

@@ -15,7 +15,7 @@ ON = {**PACKAGES, "PRECOMPILED_MODE": "wait"}
 
 
 def first_call(quick: bool, say: Say) -> list[float]:
-    """Return ratios for GPT-2's training: the first call with a package / that of a warm torch.compile.
+    """Return ratios for GPT-2's training: the first call with a package to the first call of a warm torch.compile.
 
     The time of one compiled step is subtracted from both first calls.
     """
@@ -40,7 +40,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
 
 
 def recording(quick: bool, say: Say) -> list[float]:
-    """Return ratios for GPT-2's training: the first call with recording of packages / the first call without.
+    """Return ratios for GPT-2's training: the first call with recording of packages to the first call without it.
 
     Dynamo traces in both processes, and the artifacts exist.
     """

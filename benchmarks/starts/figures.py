@@ -20,7 +20,7 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     program = client["result"]
     marks, steps, later = program["marks"], program["steps"], program["later"]
     marks["started"] = client["started"]
-    # Loads and compiles before the first call (of cache artifacts or a package) count as part of the first call.
+    # The first call includes the loads of cache artifacts or a package before it, and their compiles.
     begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun

@@ -83,7 +83,7 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
     with _screen():
         seen, next_look = look(settings, rates), time.monotonic() + interval
         while True:
-            # Not shutil.get_terminal_size(): it prefers COLUMNS and LINES, which do not change with the window.
+            # shutil.get_terminal_size() would prefer COLUMNS and LINES, which do not change with the window.
             now_size = os.get_terminal_size(sys.stdout.fileno())
             if now_size != size:
                 size, shown = now_size, []

@@ -120,7 +120,7 @@ class Rates:
     def said(self) -> str:
         """Hits and misses of the last minute, or since the first sample.
 
-        With a single sample: all since the daemon's start.
+        If there is a single sample, all since the daemon's start.
         """
         if not self._seen:
             return "no counts"

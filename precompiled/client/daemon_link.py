@@ -211,5 +211,5 @@ class Link:
         self.abandon()
 
     def abandon(self) -> None:
-        """For a fork's child: close this process's descriptor and send nothing. The parent keeps the connection."""
+        """In a fork's child, close this process's descriptor and send nothing. The parent keeps the connection."""
         self._socket.close()

@@ -115,7 +115,7 @@ class GraphOutcomes:
             self._run.frame(name, span)
 
     def after_fork(self) -> None:
-        """In a fork's child: make a new lock, because a thread of the parent may hold the old lock."""
+        """In a fork's child, make a new lock, because a thread of the parent may hold the old lock."""
         self._lock = threading.Lock()
 
 

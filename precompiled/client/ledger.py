@@ -56,7 +56,7 @@ class Ledger:
         self._counts: dict[str, Any] = {}
 
     def after_fork(self) -> None:
-        """In a fork's child: make a new lock, because a thread of the parent may hold the old lock. Drop the counts,
+        """In a fork's child, make a new lock, because a thread of the parent may hold the old lock. Drop the counts,
         which the parent sends.
         """
         self._lock = threading.Lock()

@@ -15,7 +15,7 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import CaptureState
 
-# Errors of unpickling, imports or execution if this torch cannot read the artifact.
+# If this torch cannot read the artifact, unpickling, imports or execution raise one of these errors.
 _ARTIFACTS_FAULT = (
     pickle.UnpicklingError,
     ArithmeticError,

@@ -78,7 +78,7 @@ class Pending:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
     def await_artifact(self, item: Awaited) -> None:
-        """For a call that must not run eager: wait until the artifact is loaded. If none comes, compile the graph now.
+        """Wait until the artifact is loaded, because a call must not run eager. If none comes, compile the graph now.
 
         Raises NotServed if ``require`` is set and no artifact came.
         """
@@ -139,7 +139,7 @@ class Pending:
         self._progress.ended(left, lambda: daemon_reachable(self._session.settings))
 
     def after_fork(self) -> None:
-        """In a fork's child: await each graph from its first call on, with the child's own thread and connection.
+        """In a fork's child, await each graph from its first call on, with the child's own thread and connection.
 
         Most children (data loaders) never call a graph, and must neither load artifacts nor start a thread.
         """

@@ -124,7 +124,7 @@ class RunRecord:
         self._forked = forked
 
     def after_fork(self) -> None:
-        """In a fork's child: let the first graph begin a new file. Most children (data loaders) have no graph, and must
+        """In a fork's child, let the first graph begin a new file. Most children (data loaders) have no graph, and must
         not appear as runs.
         """
         self._reset(forked=True)

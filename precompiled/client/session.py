@@ -85,7 +85,7 @@ class Session:
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """Do the same for sizes that were never submitted. If ``require`` is not set, count a fallback: the caller
+        """Like ``refuse``, for sizes that were never submitted. If ``require`` is not set, count a fallback: the caller
         compiles in process.
         """
         if self.settings.mode == "lookup":
@@ -163,7 +163,7 @@ class Session:
     # ------------------------------------------------------------------ ends
 
     def after_fork(self) -> None:
-        """In the child: make new locks and threads. The graphs stay."""
+        """In a fork's child, make new locks and threads. The graphs stay."""
         self.outcomes.after_fork()
         self.daemon.after_fork()
         self._left = False

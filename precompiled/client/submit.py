@@ -227,7 +227,7 @@ def compile_inline(
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
         interruptions.pass_on(reason)
-        # As in a worker, the result would be valid for only some of the calls.
+        # The result would be valid for only some of the calls, as in a worker.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:

@@ -35,7 +35,7 @@ def written_definition(function: FunctionType) -> ast.FunctionDef | None:
 
 
 def method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
-    """As ``definition_of``, for a method. The innermost class around it must be named ``kind``, because the class's
+    """Like ``definition_of``, for a method. The innermost class around it must be named ``kind``, because the class's
     name is part of the meaning of ``__x``.
     """
     found = _found(function)
@@ -60,7 +60,7 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """Map the code of each function in a file to its definition and the innermost class around it ("" without one).
+    """Map the code of each function in a file to its definition and the innermost class around it ("" if none).
     Equal codes have equal line numbers.
 
     Compiles the whole file, because the bytecode of a call depends on the file's imports.

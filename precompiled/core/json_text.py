@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """As ``json.loads``, but raises ValueError for too deeply nested data, where json raises RecursionError."""
+    """Like ``json.loads``, but raises ValueError, not RecursionError, for too deeply nested data."""
     try:
         return json.loads(text)
     except RecursionError as error:

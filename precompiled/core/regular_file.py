@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """As ``os.open``; usable as the ``opener`` of ``open``. Raises OSError unless the path is a regular file or
+    """Like ``os.open``; usable as the ``opener`` of ``open``. Raises OSError unless the path is a regular file or
     ``/dev/null``.
     """
     refusal = OSError(errno.EINVAL, "not a regular file", str(path))

@@ -211,10 +211,7 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
 
 
 def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
-    """Yield the first operation that differs.
-
-    For graphs whose lines show no edit (torch's modules have no lines).
-    """
+    """Yield the first operation that differs, if the lines show no edit (torch's modules have no lines)."""
     place = difference.first_differing(before, after) if differs else None
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)

@@ -98,7 +98,7 @@ def _is_for_workers(name: str) -> bool:
 
 
 def _is_vllms(name: str) -> bool:
-    """Whether a variable may change vLLM's operators and passes, as vLLM itself lists them. False without vLLM."""
+    """Whether vLLM is imported, and lists the variable as one that may change its operators and passes."""
     return name.startswith("VLLM_") and name in _vllms_variables("vllm.envs" in sys.modules)
 
 

@@ -60,7 +60,7 @@ def capture_weights(tensors: Sequence[torch.Tensor], described: Sequence[InputDa
 
 
 def tensors(described: Sequence[InputData], data: bytes) -> list[torch.Tensor]:
-    """In a worker: rebuild the weights of described inputs. Raises CompileFailed if ``data`` does not match the
+    """In a worker, rebuild the weights of described inputs. Raises CompileFailed if ``data`` does not match the
     digests.
     """
     made = []

@@ -224,7 +224,7 @@ class EntrySearch:
 
 
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
-    """Whether the function of a ``__main__`` module in an entry comes from another file.
+    """Whether the entry is of a function in ``__main__``, but from another file than the frame's.
 
     Such an entry belongs to a different program, so it does not explain this program's trace.
     """

@@ -59,7 +59,7 @@ class SourceFiles:
     """
 
     def __init__(self) -> None:
-        # maps a file to its content, and its status at the read
+        # maps a file to its status when it was read, and its content
         self._own: dict[str, tuple[os.stat_result, Text]] = {}
         self._files: dict[str, str] = {}  # maps a module of the user's own to its file
         self._generated: dict[str, str] = {}  # maps a module that this process has generated to a digest of its content
@@ -176,7 +176,7 @@ def _is_generated(name: str, path: str) -> bool:
     """Whether a library generated the module's file in this process and loaded it by path, as torch_geometric does.
 
     Such a file is in the folder for temporary files, where no import finds it, and is younger than the process. A file
-    that the user edits there is older than later processes, so they do not treat it as generated.
+    that the user edits in this folder is older than later processes, so they do not treat it as generated.
     """
     if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(tempfile.gettempdir()), "")):
         return False

@@ -1,4 +1,4 @@
-"""Has the helper fetch the objects that this program used in earlier runs, while torch is imported (decision 0047).
+"""Lets the helper fetch the objects that this program used in earlier runs, while torch is imported (decision 0047).
 
 The fetch begins in its own thread when the program is about to import torch (bootstrap.py). Traces wait for the fetch,
 for ``remote_ahead_s`` in total. When its last graph is swapped, and at its end, the process reports its used objects to
@@ -34,7 +34,7 @@ _INSTRUCTIONS = frozenset(
 
 
 class Ahead:
-    """Has the helper fetch objects for this process, and reports which objects the process has used. Thread-safe.
+    """Lets the helper fetch objects for this process, and reports which objects the process has used. Thread-safe.
 
     Implements parts.AheadProtocol.
     """

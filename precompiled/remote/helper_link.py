@@ -70,7 +70,7 @@ def ask(root: Path, question: Mapping[str, object], *, wait_s: float | None = No
 
 
 def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
-    """As ``ask``, for a request with several answers. The time limit applies to each answer."""
+    """Like ``ask``, for a request with several answers. The time limit applies to each answer."""
     sock = _connected(root, wait_s)
     if sock is None:
         return

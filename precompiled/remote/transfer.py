@@ -235,7 +235,7 @@ class Transfer:
         return self.put(ARTIFACT, key, label, lambda: packed.pack(artifact.manifest, files))
 
     def put_entry(self, function: str, name: str) -> bool:
-        """As ``put_artifact``, for a package's entry."""
+        """Like ``put_artifact``, for a package's entry."""
         entry = self.store.packages.read(function, name)
         label = name.removesuffix(package_format.SUFFIX)
         return self.put(ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1])

@@ -137,8 +137,8 @@ def files_of(header: Header, about: About) -> set[str]:
     """The files that may contain a function of the main program: the files of guards in functions of this name. Empty
     for a function of another module or an unknown file.
 
-    Also empty for a function in a notebook. The name of a cell's file contains the cell's text, so each edit would look
-    like a new program.
+    Also returns nothing for a function in a notebook. The name of a cell's file contains the cell's text, so each edit
+    would look like a new program.
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
     found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}

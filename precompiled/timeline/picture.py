@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-# In the order of a start and of the legend.
+# The order is that of a start, and of the legend.
 COLOURS = {
     "Python, and the hook": "#bbbbbb",
     "import torch": "#999999",

@@ -26,7 +26,7 @@ RETRY_S = 10.0  # seconds between two attempts to get inotify back
 
 
 class Hints:
-    """Calls ``on_hint``, in a thread of watchdog's, when an observed path may have changed."""
+    """Calls ``on_hint`` when an observed path may have changed, in a thread of the library watchdog."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
@@ -107,7 +107,7 @@ class Hints:
             pass  # the inotify watch ended with its directory
 
     def _saw(self, event: FileSystemEvent) -> None:
-        """Handle an event, in a thread of watchdog's."""
+        """Handle an event, in a thread of watchdog."""
         if event.event_type in ("opened", "closed_no_write"):
             return  # our own reads cause such events
         if event.is_directory and event.event_type in ("deleted", "moved"):

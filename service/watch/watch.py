@@ -83,7 +83,7 @@ class RunningWatch:
         return " ".join(self.registration.command)
 
     def named_files(self) -> list[str]:
-        """Files that the registration names: its ``files``, and the arguments of a run that are files."""
+        """Return the registration's ``files``, and the files among the arguments of its command."""
         found = list(self.registration.files)
         if self.registration.kind == "run":
             # command[0] is left out: a new interpreter would change the keys of all graphs anyway.

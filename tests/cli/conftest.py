@@ -29,7 +29,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def stopped(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """As ``environment``. Afterwards stops the daemon that the test may have left."""
+    """Like ``environment``. Afterwards stops the daemon that the test may have left."""
     yield environment
     precompiled(environment, "daemon", "stop")
 

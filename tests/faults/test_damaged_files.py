@@ -73,7 +73,7 @@ def test_artifact_under_another_key_or_name_is_not_served(tmp_path: Path) -> Non
     assert len(quarantined(store)) == 1, "the copy in a slot of the key"
     for artifact in store.all_artifacts():
         assert artifact.path.name in (f"{KEY}.0", f"{OTHER}.0")
-    # An entry is refused under another function, and under another digest.
+    # An entry is refused in the folder of another function, and in a file that is named by another digest.
     entries = store.packages.packages / FUNCTION
     shutil.copytree(entries, store.packages.packages / ("ab" * 32))
     shutil.copy(entries / altered.entry, entries / f"{'cd' * 32}.entry")

@@ -1,4 +1,4 @@
-"""Tests that of many daemons that start at once, exactly one serves, whatever an earlier daemon has left."""
+"""Tests that exactly one daemon serves if many start at once, whatever files an earlier daemon has left."""
 
 from __future__ import annotations
 

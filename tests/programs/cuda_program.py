@@ -190,7 +190,7 @@ def kernels(inner: Any = None) -> dict[str, Any]:
 
 
 def closures() -> dict[str, Any]:
-    """As ``kernels``, but the last kernel has a closure. torch does not compile such a kernel."""
+    """Like ``kernels``, but the last kernel has a closure. torch does not compile such a kernel."""
     try:
         return kernels(with_a_closure())
     except Exception as error:
@@ -234,7 +234,7 @@ def attention_package() -> dict[str, Any]:
 
 
 def package() -> dict[str, Any]:
-    """As ``plain``, with packages: the first run records a package, and the next run uses it."""
+    """Like ``plain``, with packages: the first run records a package, and the next run uses it."""
     return with_packages(plain())
 
 

@@ -57,7 +57,7 @@ class Alarm:
         raise self.kind
 
     def reached(self, error: Exception) -> bool:
-        """Whether the program sees this alarm. Dynamo's own exceptions name the exception of a backend."""
+        """Whether the error is this alarm, or an exception of Dynamo whose text names the alarm."""
         return self.kind.__name__ in f"{type(error).__name__} {error}"
 
 

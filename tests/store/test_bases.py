@@ -148,8 +148,8 @@ def test_artifact_whose_file_fails_verification_is_not_used_again(layered: Layer
     [found] = layered.store.lookup(KEY)
     with pytest.raises((CorruptArtifact, UntrustedStore)):
         layered.store.read_files(found)
-    # Other processes must skip the artifact, too: a worker that found it would not compile, although no client can load
-    # it.
+    # Other processes must skip the artifact, too: a worker that finds an artifact compiles nothing, although no client
+    # can load this one.
     assert Store(layered.store.root, [layered.base.root]).lookup(KEY) == []
     assert listing(layered.base.root) == before
     assert [path.suffix for path in layered.store.quarantined.iterdir()] == [".base"]

@@ -267,7 +267,7 @@ class Descriptions:
     # ------------------------------------------------------------------ code
 
     def code_of(self, function: types.FunctionType) -> list[object]:
-        """Describe a function's place, code and defaults, but not its closure, which has guards of its own.
+        """Describe a function's name, code and defaults, but not its closure, which has guards of its own.
 
         With torch._dynamo.config.skip_guards_on_constant_func_defaults, as in torch 2.11, literal defaults have no
         guards.
@@ -277,7 +277,7 @@ class Descriptions:
         return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), given]
 
     def function(self, function: types.FunctionType, depth: int = 0, owner: type | None = None) -> list[Any]:
-        """Describe a function's place, code, defaults, and the values in its closure.
+        """Describe a function's name, code, defaults, and the values in its closure.
 
         ``owner``: the class in whose description the function occurs as a method, if any. A method that calls
         ``super()`` closes over its class. Its description has a mark in place of the class. Otherwise a description
@@ -371,7 +371,7 @@ class Descriptions:
         return self._before.get(id(code)) or code_digest(code)
 
     def a_class(self, kind: type) -> list[object]:
-        """Describe a class by its place and by all that it and its bases define.
+        """Describe a class by its name and by all that it and its bases define.
 
         This includes functions (with defaults and closures) and values. For example, ``Scale().factor`` is a constant
         of the trace, because an object that the frame creates has no source, and only its class has a guard.
@@ -439,7 +439,7 @@ class Descriptions:
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if is_a(value, type):
-            # A nested class has no source, so all that it contains is a constant of the trace.
+            # Dynamo has no source for a nested class, so the trace contains its attributes as constants.
             users = plain and not is_installed(value)
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None

@@ -33,9 +33,9 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About, function_key
 
-# The attribute of a graph's callable for the Graph (below). trace_recording.py reads the attribute.
+# The attribute in which a graph's callable has its Graph (below), for trace_recording.py.
 MARK = "_precompiled_graph"
-# The attribute of a graph's callable for the tensors that it adds to its arguments
+# The attribute in which a graph's callable has the tensors that it adds to its arguments
 # (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 

@@ -76,7 +76,7 @@ class Seen:
     wholes: list[tuple[Source, str, Any]] = field(default_factory=list)
     same: list[list[Source]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
-    # Sources of the functions with closures, and the cells that they share. Empty for one function.
+    # Sources of the functions with closures, and the cells that the functions share. Empty for one function.
     cells: list[tuple[list[Source], list[list[str]]]] = field(default_factory=list)
 
     def facts(self) -> list[list[Any]]:

@@ -96,7 +96,7 @@ def being_traced() -> TracedFrame | None:
 
 
 def why_in_process() -> Bypass | None:
-    """Return why the current graph must be compiled in process, or None. Returns the reason of an ``again`` once."""
+    """Return why the current graph must be compiled in process, or None. Returns each reason of ``again`` only once."""
     code = trace_origin.function()
     why = _asked.get(code) if code is not None else None
     if code is not None and why is not None:

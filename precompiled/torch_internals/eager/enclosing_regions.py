@@ -35,7 +35,7 @@ from precompiled.core import interruptions
 
 
 def _pack_hook() -> Any:
-    """The pack function of the current saved-tensor hooks; None without hooks, or if they are not a checkpoint's."""
+    """The pack function of the current saved-tensor hooks if a checkpoint has set them, else None."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     pack = hooks[0] if hooks is not None else None
     return pack if getattr(pack, "__module__", None) == checkpoint.__name__ else None

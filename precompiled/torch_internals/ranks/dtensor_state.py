@@ -32,7 +32,7 @@ _known_rules: list[object] = []  # the rules of the last check, all of them torc
 
 
 def read() -> dict[str, object]:
-    """The state as plain data, for a graph with DTensors. Raises Bypass if a worker cannot have this state."""
+    """Return, as plain data, the state that affects graphs with DTensors. Raises Bypass if a worker cannot have it."""
     from torch.compiler import config
     from torch.distributed.tensor import DTensor, _redistribute
     from torch.distributed.tensor._utils import ExplicitRedistributionContext

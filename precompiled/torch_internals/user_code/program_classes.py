@@ -38,7 +38,7 @@ NONE: Classes = MappingProxyType({})
 
 
 class Described:
-    """The classes that the program itself defines, among the inputs of one graph."""
+    """Those classes of one graph's inputs that the program itself defines."""
 
     def __init__(self) -> None:
         self.units: list[Unit] = []

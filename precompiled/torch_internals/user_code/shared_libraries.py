@@ -1,7 +1,7 @@
 """Finds the shared libraries of this process that register operators, and computes digests of libraries.
 
-For each registration, torch stores the name of the C++ source file (from the macro TORCH_LIBRARY), but not the library,
-which contains the same name, as its ``__FILE__``. If several libraries contain the name, all of them are used. The
+For each registration, torch stores the name of the C++ source file (the macro TORCH_LIBRARY passes ``__FILE__``), but
+not the library. So this file searches the libraries for that name. If several contain the name, all of them count. The
 digest covers the files of a library and of the libraries that it needs, except those that torch itself needs: torch's
 build is in the key.
 

@@ -74,7 +74,7 @@ def _is_in_the_key(module: str) -> bool:
 
 
 def name_with_module(thing: type, modules: dict[str, str], *, code: str) -> Name:
-    """As ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports.
+    """Like ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports.
 
     Reuses digests in ``modules``, because a graph may have hundreds of inputs of one class.
     """

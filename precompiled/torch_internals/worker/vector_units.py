@@ -44,7 +44,7 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
         found = _original_check(self, code)
         error: BaseException | None = None if found else cpp_builds.last_error()
         if not found and not os.path.isdir(scratch):
-            # The test program could not be built or loaded, and Inductor would conclude that the CPU lacks this unit.
+            # So the test program could not be built or loaded. Inductor would conclude that the CPU lacks this unit.
             error = FileNotFoundError(f"{scratch} was removed during a test of {self}")
         if error is not None and of_the_host(error):
             raise error

@@ -46,7 +46,7 @@ def frozen_convolution() -> Row:
 
 @row
 def freezing_by_option() -> Row:
-    """As an option of torch.compile, freezing has no effect: Dynamo ignores the option and passes weights as inputs."""
+    """The option ``freezing`` has no effect: Dynamo ignores the option and passes weights as inputs."""
     return Row(linear(16, 32, 4), [(rand(8, 16),)], around=torch.no_grad, compile={"options": {"freezing": True}})
 
 
