@@ -60,7 +60,7 @@ class Outcomes:
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 
     def _queue_again(self, job: ScheduledJob, now: float, why: str, out: list[Instruction]) -> None:
-        """Put a job that was not started back into the queue. The attempt does not count."""
+        """Requeue a job that was not started. The attempt does not count."""
         out.append(job.move("park", now, why))
         job.worker, job.attempt = None, job.attempt - 1
         self._queue.add(job)
@@ -68,7 +68,7 @@ class Outcomes:
     def lost(
         self, job: ScheduledJob, reason: str, why: str, now: float, out: list[Instruction], unread: bool = False
     ) -> None:
-        """Put a job whose worker has died back into the queue, or quarantine its key."""
+        """Requeue a job whose worker has died, or quarantine its key."""
         if unread and job.unread < MAX_UNREAD:  # the graph did not cause this death
             job.unread += 1
         else:

@@ -152,7 +152,7 @@ class Pool:
     # ------------------------------------------------ the main loop's side
 
     def fds(self) -> dict[int, int]:
-        """Map each descriptor to poll to select.POLLIN, with select.POLLOUT if messages wait to be written."""
+        """Map each polled descriptor to select.POLLIN, plus select.POLLOUT if messages wait to be written."""
         wanted: dict[int, int] = {}
         for process in self._processes.values():
             if not process.channel.closed and process.ending is None:

@@ -3,7 +3,7 @@
 Usage: python tests/package_ablation.py [KIND ...]
 
 - Packages run in the default mode (``packages = "program"``).
-- Each case is one program (support_one_text.py). An environment variable selects its text before or after the change.
+- Each case is one program (support_one_text.py). An environment variable selects its text: before or after the change.
 - One process records each case as it is before the change. A second process runs the case as it is after the change.
 - For each kind, the table counts the cases that use their package although the change must invalidate it.
 - If the count of a kind is zero, packages do not need the kind, or no case tests it.

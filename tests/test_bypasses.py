@@ -434,7 +434,7 @@ def test_graph_of_torch_export_is_bypassed(here: ThisProcess) -> None:
 
 @pytest.mark.reason("unsupported-size")
 def test_split_graph_with_an_unsupported_size_is_bypassed(here: ThisProcess) -> None:
-    """DDPOptimizer splits a graph like this backend does: an input of the second part is a result of the first part."""
+    """As with DDPOptimizer's splits, an input of the second part is a result of the first part."""
 
     def second_half(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         cut = next(node for node in module.graph.nodes if node.name.startswith("half"))

@@ -19,7 +19,7 @@ OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
 # norm of a tensor's error may be this fraction of the tensor's norm, or of a hundredth of the largest gradient's norm.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
-# The fraction for results after several steps of a training: the weights accumulate the rounding errors of all steps.
+# The fraction for results after several steps of training: the weights accumulate the rounding errors of all steps.
 OF_LARGEST_AFTER_STEPS = 1e-5
 
 Tensors = Mapping[str, torch.Tensor | None]

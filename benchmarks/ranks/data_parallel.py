@@ -100,7 +100,7 @@ def ddp_hook() -> Iterator[Values]:
 
 @case(KIND)
 def ddp_python_reducer() -> Iterator[Values]:
-    """The reducer in Python, whose collectives compiled autograd puts into the backward's graph."""
+    """The reducer in Python: compiled autograd puts its collectives into the backward's graph."""
     torch._dynamo.config.optimize_ddp = "python_reducer"
     torch._dynamo.config.compiled_autograd = True
     model = DistributedDataParallel(Net())

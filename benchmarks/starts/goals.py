@@ -1,4 +1,4 @@
-"""Computes the results (a), (b) and (h), starts of GPT-2 in training, and compares them with their goals."""
+"""Computes the results (a), (b) and (h) (starts of GPT-2's training), and compares them with their goals."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _OF_THE_NODE = frozenset({"HOME", "USER", "XDG_CACHE_HOME"})
 
 
 class Lost(PrecompiledError):
-    """The worker has died or took too long."""
+    """The worker died or took too long."""
 
     code = "farm-lost"
 

@@ -7,7 +7,7 @@ It has the fields of torch_internals/graph/source_lines.py, and::
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags
 
 "options" means that ``mode=`` or ``options=`` of torch.compile set a setting; "program" means that other code of the
-program set it at run time. A setting that is not listed has not changed since torch was imported. For a variable,
+program set it at run time. Unlisted settings have not changed since torch was imported. For a variable,
 "program" means that its value has changed since the start of the process.
 """
 

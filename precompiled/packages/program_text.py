@@ -7,8 +7,8 @@ later. So the digest covers a source's compiled code without:
 - statements that only print or log,
 - the bodies of functions that have not run (executed.py).
 
-A program may read a removed text as data (a docstring as ``argparse``'s description, or by ``docopt``). Guards and
-descriptions compare this data like any value.
+A program may read a removed text as data (a docstring as ``argparse``'s description, or as ``docopt``'s grammar).
+Guards and descriptions compare this data like any value.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Store(StoreWriter):
     def lookup(self, key: str) -> list[Artifact]:
         """Return all variants of ``key``. Their manifests are checked now. ``read_files`` checks the other files.
 
-        The store's own variants come first, by slot. Variants that only a base has follow. Untimed artifacts come last.
+        The store's own variants come first, by slot, then variants that only a base has. Untimed artifacts come last.
         A corrupt artifact is quarantined and left out. Raises UntrustedStore if another user could have written the
         store or an artifact of the key.
         """

@@ -109,7 +109,7 @@ def _covered(
     )
     coming = sorted(spans, key=lambda span: (span.began, -span.seconds), reverse=True)
     eager_coming = sorted(eager, reverse=True)
-    inside: list[Span] = []  # in order of their begin, so the innermost span is the last
+    inside: list[Span] = []  # sorted by start, so the innermost span is the last
     eager_until = first
     found: list[tuple[str, float, float]] = []
     for at, until in pairwise(edges):

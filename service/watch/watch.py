@@ -244,7 +244,7 @@ class RunningWatch:
         return bool(graphs)
 
     def _describe_failure(self, key: str, code: str) -> str:
-        """A failed job's code with the worker's error from the store, so that the user need not search the log."""
+        """Return a failed job's code and, to save a search in the log, the worker's error from the store."""
         try:
             failure = Store(Path(self.registration.store)).failure(key)
         except PrecompiledError:

@@ -31,7 +31,7 @@ class Keeper:
 
 
 class Repeatable:
-    """An eager run that may be repeated while the test holds its keepers."""
+    """An eager run that a checkpoint may repeat, as long as the test holds the run's keepers."""
 
     def __init__(self) -> None:
         self.keepers: list[Keeper] = []

@@ -106,7 +106,7 @@ def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> N
                     assert helper_link.ask(store, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
                 else:
                     assert (found["traced"], found["compiles"]) == ({}, 0)
-                    # The job may have ended before the daemon that it started listens.
+                    # The job may have ended before its daemon listens.
                     run(host, env, "daemon", "start", "--json")
                     assert run(host, env, "cache", "stats", "--json")["compiled"] == 0
 

@@ -82,7 +82,7 @@ def test_matrix_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_untimed_decisions_are_counted() -> None:
-    """An artifact whose compile had no such decision equals one that was compiled on a GPU. `tune` must skip it."""
+    """`tune` must skip an artifact without such decisions, because a compile on a GPU would make an equal one."""
 
     def undecided(size: int, **options: Any) -> int:
         inputs = torch.randn(512, size, device="cuda"), torch.randn(size, 512, device="cuda")

@@ -1,4 +1,4 @@
-"""Tests that two configurations of one program, run in turns, keep a package each instead of replacing each other's."""
+"""Tests that if two configurations of one program run in turns, each keeps its own package."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def first_run(script: nspawn.Machine) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def others_run(script: nspawn.Machine, first_run: dict[str, Any]) -> dict[str, Any]:
-    """Return the report of another user's first process of the same model, run by bob."""
+    """Return the report of bob's first process. Another user has run the same model before."""
     script.run("systemctl", "start", UNIT)
     return train(script, "bob")
 

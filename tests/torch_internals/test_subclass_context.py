@@ -1,4 +1,4 @@
-"""Tests of the metadata of tensor subclasses: a worker recreates an equal value of the same type, or it is refused."""
+"""Tests of tensor subclasses' metadata: a worker recreates an equal value of the same type, or a capture refuses it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def watch(project: Project) -> str:
 
 
 def expect(project: Project, watch: str, scale: int, since: float, edited: Path | None = None) -> None:
-    """Check that the watch becomes ready after the edit, and that a run then has this scale and hits."""
+    """Check that the watch becomes ready after the edit, and that a run then uses ``scale`` and hits."""
     project.until_ready(watch, edited or project.directory / "model.py", since)
     result = project.run("run.py")
     assert (result["scale"], sources(result)) == (scale, ["hit"])

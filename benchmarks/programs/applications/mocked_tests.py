@@ -1,4 +1,4 @@
-"""Tests of a project that mock functions which compiled code calls. services.py runs these tests with pytest."""
+"""A project's tests, which mock functions that compiled code calls. services.py runs these tests with pytest."""
 
 from unittest import mock
 

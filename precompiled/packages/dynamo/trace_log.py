@@ -57,7 +57,7 @@ class TraceLog:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Contain errors of this project's notes: the trace continues, but is not kept."""
+        """If this project's notes raise an error in this block, the trace continues, but is not kept."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything

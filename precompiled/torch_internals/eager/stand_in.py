@@ -56,7 +56,7 @@ class StandIn:
     def __init__(self, module: torch.fx.GraphModule) -> None:
         run = eager(module)
         # Compile the module's code now. Dynamo's modules would compile the code at the first call, through
-        # Module.__call__, which prints errors that the program may catch and slows down each call
+        # Module.__call__, which slows down each call, and prints errors that the program may catch
         # (torch/fx/_lazy_graph_module.py).
         getattr(run, "real_recompile", lambda: None)()
         self._run: Callable[..., object] = run.forward
@@ -68,8 +68,7 @@ class StandIn:
         self._draws: bool | None = None
         self._module = module
         self._effects: undo_effects.Effects | None = None  # created at the first run, because most stand-ins never run
-        # Maps the positions of the inputs that require a gradient to the positions of those among them that never get
-        # one.
+        # Maps the positions of the inputs that require a gradient to the positions of the inputs that never get one.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
     def __call__(self, *args: Any) -> object:

@@ -66,7 +66,7 @@ MAX_LOOKED_AT = 10_000
 def values(module: str) -> str:
     """A text of a module's current values, which may differ from those in its source.
 
-    A worker has the values of the source. If a worker's text differs, the worker refuses the graph, and the client
+    A worker's values are those of the source. If a worker's text differs, the worker refuses the graph, and the client
     compiles it in process.
     """
     found = sys.modules.get(module)

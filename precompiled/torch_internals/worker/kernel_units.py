@@ -3,7 +3,7 @@
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
 namespace. The kernel's header, flags and machine code are the same as in torch's own build (docs/decisions/0015). A C++
-wrapper (``cpp_wrapper``) contains its kernels and is built by itself, as in torch.
+wrapper (``cpp_wrapper``) contains its kernels and is built separately, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
@@ -166,7 +166,7 @@ class _Unit:
 
 
 class _WrapperUnit:
-    """A C++ wrapper that is built by itself, in another thread like the units of kernels."""
+    """A C++ wrapper that is built separately, in another thread, like the units of kernels."""
 
     def __init__(self, wrapper: _Native, options: Mapping[str, object]) -> None:
         self.kernels = [wrapper]
