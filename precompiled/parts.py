@@ -111,10 +111,10 @@ class RemoteProtocol(Protocol):
         """Ask which host compiles a key."""
 
     def put_artifact(self, root: Path, key: str, slot: int) -> None:
-        """Have the helper copy an artifact of the store at ``root`` to the remote."""
+        """Let the helper copy an artifact of the store at ``root`` to the remote."""
 
     def put_entry(self, root: Path, function: str, name: str) -> None:
-        """Have the helper copy an entry of a package to the remote."""
+        """Let the helper copy an entry of a package to the remote."""
 
     def begin(self, settings: Settings) -> AheadProtocol | None:
         """Start the helper, which fetches what this program used in earlier runs. Idempotent."""

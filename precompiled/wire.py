@@ -469,7 +469,7 @@ def encode(message: Message) -> bytes:
 def _encode(message: Message, offset: int) -> bytearray:
     """The msgpack bytes of a message after ``offset`` zero bytes."""
     data = bytearray(offset)
-    # If memory is exhausted, encode_into raises MemoryError. Encoder.encode of msgspec 0.22 crashes (SIGSEGV).
+    # If memory is exhausted, encode_into raises MemoryError, but Encoder.encode of msgspec 0.22 crashes.
     _encoder.encode_into(message, data, offset)
     return data
 

@@ -130,7 +130,7 @@ class Connections:
         return self._epoll.fileno()
 
     def next_wake(self, now: float) -> float | None:
-        """Seconds until the next turn is due even if ``fileno`` is not readable; None: no such turn."""
+        """Seconds until the next turn that is due even if ``fileno`` is not readable; None if there is none."""
         if self._ready or self._new:
             return 0.0
         return max(0.0, self._sweep_at - now) if self._by_fd or self._denied or not self._accepts else None

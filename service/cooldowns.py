@@ -1,4 +1,4 @@
-"""Keeps cooldowns: keys that killed workers and seats whose workers do not start are not retried for a while."""
+"""Keeps cooldowns: for a while, a key that killed workers is not retried, nor a seat whose workers do not start."""
 
 from __future__ import annotations
 

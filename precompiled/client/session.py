@@ -124,7 +124,7 @@ class Session:
         return PROCESS.ahead is not None and PROCESS.ahead.wait()
 
     def tell_used(self) -> None:
-        """Send the keys and packages that this process used to the helper, for the list in the remote."""
+        """Send the helper the keys and packages that this process used, for the list in the remote."""
         if PROCESS.ahead is None or self.recorder is not None:
             return
         served = [report for report in self.reports() if run_records.way(vars(report)) == "compiled"]

@@ -35,7 +35,7 @@ log = logging.getLogger("precompiled.backend")
 # After these failures of a worker, the graph needs a retrace by Dynamo, or additional guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# The reason (``no_stand_in``) why a graph must not run eager if ``require`` is set and the graph has no other reason.
+# If ``require`` is set, graphs without another ``no_stand_in`` get this reason why they must not run eager.
 REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 

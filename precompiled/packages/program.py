@@ -49,7 +49,7 @@ class Program:
         return digest_of([shown, self._others]) if shown else ""
 
     def later(self) -> dict[str, CodeType]:
-        """Functions that have not run, neither before nor since ``fix``, by module and qualified name."""
+        """Functions that have run neither before nor since ``fix``, by module and qualified name."""
         found = [
             (f"{module}.{qualname}", code)
             for module, codes in (self._unrun or {}).items()

@@ -61,7 +61,7 @@ def _parsed(body: bytes) -> list[Object]:
 def note(
     there: Transfer, program: str, keys: Collection[str], fresh: Collection[str], entries: Iterable[tuple[str, str]]
 ) -> bool:
-    """Add the objects that a program used to the program's lists. Returns whether it wrote a list. Raises RemoteError.
+    """Add to a program's lists the objects that it has used. Returns whether it wrote a list. Raises RemoteError.
 
     ``fresh``: the keys that may have a new variant. ``entries``: each entry's (function, file name).
     """

@@ -1,4 +1,4 @@
-"""Puts the objects that peers reported into the remote, and ends the leases of their keys.
+"""Puts into the remote the objects that peers reported, and ends the leases of their keys.
 
 Puts run in the order of the requests. If the remote fails, they are repeated.
 

@@ -241,7 +241,7 @@ class Transfer:
         return self.put(ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1])
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
-        """Put all objects that this store has made since ``since`` (seconds since the epoch) into the remote.
+        """Put into the remote all objects that this store has made since ``since`` (seconds since the epoch).
 
         - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries
           that need no other artifacts.

@@ -45,8 +45,8 @@ TELL_S = 5.0
 MAX_WRITTEN = 10_000
 MAX_FUNCTIONS = 200
 LOOK_S = 0.05
-# A run without optimizer steps counts as captured after this many seconds without a new graph, but not before twice
-# the time from the first to the last graph has passed without one.
+# A run without optimizer steps counts as captured after a pause without new graphs: this many seconds, or twice the
+# time from the first to the last graph if that is longer.
 QUIET_S = 5.0
 # A run that has made a step counts as captured after this many seconds without a new graph, even if its steps are slow.
 QUIET_BETWEEN_STEPS_S = 20.0

@@ -180,7 +180,7 @@ def slow(x: torch.Tensor) -> torch.Tensor:
 
 @slow.register_fake
 def _(x):
-    # Only in a worker, which the pool gives PRECOMPILED=0: there it compiles until it is let go.
+    # A worker (where the pool sets PRECOMPILED=0) compiles until HOLD is removed.
     while os.environ.get("PRECOMPILED") == "0" and HOLD.exists():
         time.sleep(0.05)
     return torch.empty_like(x)

@@ -51,7 +51,7 @@ _calls = _Calls()
 def contain_errors(
     original: Callable[..., object], wrap: Callable[..., Callable[..., object]], now: Callable[[], TraceLog | None]
 ) -> Callable[..., object]:
-    """Return ``wrap(original, now)``, with the wrapper's errors kept from Dynamo.
+    """Return ``wrap(original, now)``, but let no error of the wrapper reach Dynamo.
 
     ``original`` runs once per call.
     """

@@ -83,7 +83,7 @@ _waiting = _Waiting()
 def wrap(
     now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Callable[[], None]:
-    """Append the sizes and numbers that this thread's traces read to the list ``now()``, if any. Returns a function
+    """Append to the list ``now()``, if any, the sizes and numbers that this thread's traces read. Returns a function
     that stops this.
 
     ``looking`` keeps errors of a note out of the trace.
@@ -131,7 +131,7 @@ def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple
 
 
 def replay(met: Iterable[Kept], root: types.CodeType, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
-    """Add the sizes that the entry's trace read to the history of the next trace, with this call's values."""
+    """For the next trace, add to the history this call's values of the sizes that the entry's trace read."""
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
         alike = _alike(digest, codes_within(root) if place is None else found_at(place))

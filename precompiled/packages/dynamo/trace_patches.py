@@ -85,7 +85,7 @@ _OF_THE_PROCESS: tuple[object, ...] = (importlib.util.find_spec, importlib.metad
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Record what this thread's traces read in the log ``now()``, if any. Returns a function that stops this."""
+    """Record in the log ``now()``, if any, what this thread's traces read. Returns a function that stops this."""
     patches = Patches()
 
     def restore() -> None:
