@@ -87,7 +87,7 @@ class Client:
         self.process.wait(timeout_s)
         for thread in self._threads:
             thread.join(timeout_s)
-        assert self.process.returncode == status, self.text()
+        assert self.process.returncode == status, f"status {self.process.returncode}\n{self.text()}"
         return "\n".join(self.lines)
 
     def result(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> Any:

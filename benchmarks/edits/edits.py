@@ -55,13 +55,13 @@ EDITS = [
         NANOGPT, "a function that samples", "model.py", "[:, -1, :] / temperature", "[:, -1, :] / (temperature + {n})"
     ),
     Edit(NANOGPT, "a function that saves", "train.py", '"iter_num": iter_num,', '"iter_num": iter_num + {n},'),
-    Edit(NANOGPT, "a docstring of a module", "model.py", "A GPT of one file,", "A GPT of {n} file,"),
+    Edit(NANOGPT, "a docstring of a module", "model.py", "A GPT in one file,", "A GPT in {n} file,"),
     Edit(
         NANOGPT,
         "a docstring of the model",
         "model.py",
-        "Without those of the positions.",
-        "Not those of the {n} positions.",
+        "without position embeddings.",
+        "without {n} position embeddings.",
         _GPT,
     ),
     Edit(NANOGPT, "a type hint of a local variable", "train.py", "    ratio = (it", "    ratio: float = (it"),

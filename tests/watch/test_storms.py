@@ -141,7 +141,7 @@ def test_deleted_and_restored_file_reuses_its_artifact(project: Project, watch: 
 BROKEN = {
     "import": ("raise ValueError('broken on purpose')\n", "ValueError: broken on purpose"),
     "syntax": ("def f(:\n", "SyntaxError"),
-    "memory": ("hog = []\nwhile True:\n    hog.append(bytearray(b'x') * (64 << 20))\n", "over the 2048 MiB"),
+    "memory": ("hog = []\nwhile True:\n    hog.append(bytearray(b'x') * (64 << 20))\n", "over the limit of 2048 MiB"),
     "crash": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "SIGSEGV"),
     "exit": ("import os\nprint('last words', flush=True)\nos._exit(7)\n", "exit status 7; its last output"),
     "hang": ("import time, subprocess\nsubprocess.Popen(['sleep', '1009'])\ntime.sleep(1009)\n", "within 90 s"),
