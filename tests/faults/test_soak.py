@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import time
@@ -54,12 +55,23 @@ def _clear(host: Host, client: Client, numbers: random.Random) -> None:
 
 def _flip(host: Host, client: Client, numbers: random.Random) -> None:
     if path := _file(host, numbers):
-        flip_bit(path, numbers.randrange(8 * path.stat().st_size))
+        copy = _copy(path)
+        flip_bit(copy, numbers.randrange(8 * path.stat().st_size))
+        copy.replace(path)
 
 
 def _truncate(host: Host, client: Client, numbers: random.Random) -> None:
     if path := _file(host, numbers):
-        os.truncate(path, numbers.randrange(path.stat().st_size))
+        copy = _copy(path)
+        os.truncate(copy, numbers.randrange(path.stat().st_size))
+        copy.replace(path)
+
+
+def _copy(path: Path) -> Path:
+    """A copy beside the file, to be damaged. A change in place of native code would end the programs that have mapped
+    it, as with any shared library.
+    """
+    return Path(shutil.copy2(path, path.with_suffix(".damaged")))
 
 
 def _file(host: Host, numbers: random.Random) -> Path | None:
