@@ -40,6 +40,13 @@ class SessionView(Protocol):
     def requires(self) -> bool: ...
 
 
+class PieceView(Protocol):
+    """The part of pieces.Piece that these files use."""
+
+    def serve(self, function: Callable[..., Any]) -> None: ...
+    def fail(self, code: str, message: str) -> None: ...
+
+
 class NotNow(Exception):
     """A graph cannot be compiled at this call. The call runs eager, and the next call retries the compile."""
 
@@ -65,6 +72,7 @@ class Awaited:
     compiling: threading.RLock = field(default_factory=threading.RLock)  # held during the compile in process
     waited_for: bool = False  # a call of the program waits for the artifact
     threads: int = 0  # OpenMP threads of its eager calls on the CPU
+    piece: PieceView | None = None  # set if the awaited graph is a piece of a graph that is awaited as well
     waited_s: float = 0.0  # the sum of the program's finished waits
     waits_since: float | None = None  # time.monotonic() at the start of the present wait
 

@@ -145,6 +145,10 @@ class Dispatch:
         # calls the graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
         self.before_next_call = before_next_call
 
+    def is_served(self) -> bool:
+        """Whether compiled code is loaded."""
+        return bool(self._loaded)
+
     def before_call_with(self, sizes: list[int], action: Callable[[], None]) -> None:
         """Run ``action`` before the next call with these sizes, unless a variant serves the call or a CUDA graph
         capture is running.

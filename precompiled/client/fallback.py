@@ -17,6 +17,10 @@ def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> N
 
     ``outcome`` (core/reasons.py) decides by ``code``.
     """
+    if item.piece is not None:
+        item.swap.on(Event.FAILED)
+        item.piece.fail(code, message)
+        return
     report, warn = item.calls.report, session.outcomes.warn_once
     report.reason, report.message = code, message
     if session.requires:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from precompiled.client import pieces
 from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load_for_graph
@@ -179,12 +180,15 @@ class GraphLookup:
         dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
         self.calls.swap.on(Event.MISS)
+        quick = pieces.begin(self.session, self.graph, self.options, self.calls, dispatch, program)
         started = time.perf_counter()
         awaited = self.submitter.submit_and_await(
             program, dispatch, program.hints, self.calls.swap, self.calls.report.id
         )
         self.calls.spent("submit", time.perf_counter() - started)
-        if waits or self.session.settings.mode == "wait":
+        if quick is not None and self.session.settings.mode == "wait":
+            self.session.pending.stand_still(awaited, until=quick.settled)
+        if (waits or self.session.settings.mode == "wait") and not dispatch.is_served():
             self.session.pending.stand_still(awaited)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
                 # Dynamo compiles the frame at this point, so it raises torch's errors as its own.

@@ -96,21 +96,25 @@ class Pending:
         if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
             compile_now(self._session, item)
 
-    def stand_still(self, item: Awaited) -> None:
-        """Block the program's thread until the artifact is loaded or has failed, at most ``wait_s`` seconds."""
+    def stand_still(self, item: Awaited, until: threading.Event | None = None) -> None:
+        """Block the program's thread until the artifact is loaded or has failed, at most ``wait_s`` seconds.
+
+        ``until``: an event that ends the wait instead.
+        """
+        done = until or item.done
         report = item.calls.report
-        if not item.done.is_set():
+        if not done.is_set():
             # If the process ends during this wait, its run record must list the graph.
             self._session.outcomes.note(item.calls.snapshot())
         started = time.perf_counter()
         is_over = False
         try:
             with item.waiting():
-                item.done.wait(self._session.settings.wait_s)
+                done.wait(self._session.settings.wait_s)
             is_over = True
         finally:
             item.calls.spent("wait", time.perf_counter() - started)
-            if not is_over and not item.done.is_set():  # Ctrl-C
+            if not is_over and not done.is_set():  # Ctrl-C
                 report.message = "interrupted during the wait for the artifact"
                 self._session.outcomes.note(item.calls.snapshot())
 
@@ -143,7 +147,8 @@ class Pending:
 
         Most children (data loaders) never call a graph, and must neither load artifacts nor start a thread.
         """
-        awaited = [*self._awaited.values(), *self._dormant]
+        # Pieces are left out, because the artifact of the whole graph suffices.
+        awaited = [item for item in (*self._awaited.values(), *self._dormant) if item.piece is None]
         self._progress = Progress(wanted=False, waits=False)  # the parent prints the lines
         self._reset()
         self._dormant = awaited
@@ -217,7 +222,7 @@ class Pending:
                         self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())
-                self._progress.look(awaited)
+                self._progress.look([item for item in awaited if item.piece is None])
                 alone = self._session.connection.alone_s() > 0
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
@@ -337,5 +342,6 @@ class Pending:
         self._finish(item)
 
     def _finish(self, item: Awaited) -> None:
-        self._session.outcomes.note(item.calls.snapshot())
+        if item.piece is None:
+            self._session.outcomes.note(item.calls.snapshot())
         self.drop(item)

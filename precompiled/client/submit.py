@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precompiled import parts
-from precompiled.client.awaited import Awaited, NotNow
+from precompiled.client.awaited import Awaited, NotNow, PieceView
 from precompiled.client.dispatch import Compiled, Dispatch
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
@@ -53,6 +53,7 @@ class Submitter:
     - ``about``: returns the graph's source lines, for display (torch_internals/graph/source_lines.py)
     - ``given``: Dynamo's graph, if it can be compiled in that form after the trace
     - ``traced``: the graph's frame, if Dynamo can retrace it
+    - ``piece``: set if the graph is a piece of another graph (pieces.py)
     """
 
     session: Session
@@ -60,6 +61,7 @@ class Submitter:
     about: Callable[[], str]
     given: compile_after_trace.Given | None = None
     traced: retrace.TracedFrame | None = None
+    piece: PieceView | None = None
 
     def make_dispatch(
         self,
@@ -142,9 +144,11 @@ class Submitter:
             dispatch=dispatch,
             compile_inline=lambda: self._compile_inline(program, hints, swap),
             id=id,
+            piece=self.piece,
             threads=torch.get_num_threads() if program.device == "cpu" else 0,
         )
-        dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
+        if self.piece is None:
+            dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
         return awaited
 
     def _compile_inline(

@@ -6,10 +6,13 @@ import time
 
 from precompiled.client.awaited import Awaited, SessionView
 from precompiled.client.load import load_for_graph
+from precompiled.client.swap import Event
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.client import cuda_graph_capture
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
+
+IN_PIECES = "runs compiled in pieces until the artifact of the whole graph is ready"
 
 
 def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exception | None:
@@ -21,8 +24,14 @@ def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exceptio
             function = load_for_graph(session.store, artifact, item.program)
     except (Bypass, StoreError, FileNotFoundError) as error:
         return error
+    if item.piece is not None:
+        item.swap.on(Event.LOADED)
+        item.piece.serve(function)
+        return None
     load_s = time.perf_counter() - started
     report.swapped_after_s = time.monotonic() - item.since
+    if report.message == IN_PIECES:
+        report.message = ""
     guards = artifact.manifest.guards
     item.dispatch.serve_with(function, guard_check(guards) if guards else None)
     saved_s = item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap, item.waited())

@@ -20,6 +20,7 @@ from precompiled.version import OFF, ON
 
 MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
+TIERS = ("default", "quick,default")
 ENV_PREFIX = "PRECOMPILED_"
 MAX_BASES = 16
 
@@ -43,6 +44,11 @@ class Settings:
         600.0,
         "limit of a wait. After this time, mode `wait` runs the graph eager, a graph that must not run eager is "
         "compiled in process, and `require` raises an error",
+    )
+    tiers: str = _setting(
+        "default",
+        "what a graph runs after eager code. `default`: its artifact. `quick,default`: first, if the graph has equal "
+        "layers, the artifacts of its pieces: one piece serves all equal layers",
     )
     require: bool = _setting(
         False,
@@ -205,6 +211,12 @@ def _packages(text: str) -> str:
         raise ValueError(f"expected one of {', '.join(PACKAGES)}, or 1 or 0") from None
 
 
+def _tiers(text: str) -> str:
+    if (found := text.replace(" ", "")) not in TIERS:
+        raise ValueError(f"expected one of {'; '.join(TIERS)}")
+    return found
+
+
 def _log(text: str) -> str:
     if text not in ("debug", "info", "warning", "error"):
         raise ValueError("expected debug, info, warning or error")
@@ -269,6 +281,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "progress": _switch,
     "compile_without_gpu": _switch,
     "packages": lambda value: _packages(str(value)),
+    "tiers": lambda value: _tiers(str(value)),
     "autostart": _switch,
     "base": _directories,
     "remote": _remote,
@@ -285,7 +298,7 @@ _FIELDS = {item.name: item for item in fields(Settings)}
 CLIENT_ONLY = tuple(
     """
     autostart base cache_dir compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
-    remote_put remote_timeout_s remote_unsigned require runtime_dir wait_s
+    remote_put remote_timeout_s remote_unsigned require runtime_dir tiers wait_s
     """.split()
 )
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}

@@ -53,13 +53,9 @@ _mark = (
 class StandIn:
     """Runs a graph eagerly. Thread-safe."""
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        run = eager(module)
-        # Compile the module's code now. Dynamo's modules would compile the code at the first call, through
-        # Module.__call__, which slows down each call, and prints errors that the program may catch
-        # (torch/fx/_lazy_graph_module.py).
-        getattr(run, "real_recompile", lambda: None)()
-        self._run: Callable[..., object] = run.forward
+    def __init__(self, module: torch.fx.GraphModule, run: Callable[..., object] | None = None) -> None:
+        """``run``: runs the graph instead of its operations; it takes and returns what the graph does."""
+        self._run: Callable[..., object] = run or _eager_function(module)
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
         self._plain = not _changes_an_input(module)
         self._writes = any(operation_effects.writes(node) for node in _calls(module))
@@ -170,6 +166,15 @@ class StandIn:
         if self._draws is None:
             self._draws = enclosing_regions.draws(self._run, args)
         return self._draws
+
+
+def _eager_function(module: torch.fx.GraphModule) -> Callable[..., object]:
+    run = eager(module)
+    # Compile the module's code now. Dynamo's modules would compile the code at the first call, through
+    # Module.__call__, which slows down each call, and prints errors that the program may catch
+    # (torch/fx/_lazy_graph_module.py).
+    getattr(run, "real_recompile", lambda: None)()
+    return run.forward
 
 
 def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:

@@ -52,7 +52,7 @@ _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
 # If a node has one of these meta entries, which AOTAutograd reads, the graph is bypassed.
-_MEANINGFUL_META = tuple("ac_graph_id has_backward_hook is_wrapped recompute steal_arg user_cache_hash".split())
+MEANINGFUL_META = tuple("ac_graph_id has_backward_hook is_wrapped recompute steal_arg user_cache_hash".split())
 
 
 def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
@@ -133,7 +133,7 @@ class _Encoder:
     def _node(self, node: torch.fx.Node, index: dict[torch.fx.Node, int], module: torch.fx.GraphModule) -> list[object]:
         if node.op == "placeholder":
             return ["p"]
-        for name in _MEANINGFUL_META:
+        for name in MEANINGFUL_META:
             if node.meta.get(name):
                 raise Bypass(f"the node {node.name} is marked {name!r}", code="marked-node")
         if node.op == "get_attr":

@@ -1,0 +1,40 @@
+"""Tests that a graph with equal layers runs compiled in pieces, and then as a whole, with the results of eager code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support_host import Host
+
+PROGRAM = str(Path(__file__).parent.parent / "programs" / "layered_program.py")
+QUICK = {"PRECOMPILED_TIERS": "quick,default"}
+
+pytestmark = pytest.mark.integration
+
+
+def test_graph_runs_eager_then_in_pieces_then_whole(host: Host) -> None:
+    host.start_daemon()
+    found = host.program(PROGRAM, "6", env=QUICK).result()
+    assert found == {"ways": ["eager", "pieces", "whole"], "first": "eager", "message": ""}
+
+    # A deeper model finds all its pieces. Only its whole graph is compiled.
+    before = host.stats().compiled
+    assert host.program(PROGRAM, "9", env=QUICK).result()["ways"] == ["pieces", "whole"]
+    assert host.stats().compiled == before + 1
+
+    # A later process loads the artifact of the whole graph.
+    assert host.program(PROGRAM, "9", env=QUICK).result()["ways"] == ["whole"]
+    assert host.stats().compiled == before + 1
+
+
+def test_wait_returns_with_the_pieces(host: Host) -> None:
+    host.start_daemon()
+    found = host.program(PROGRAM, "6", env={**QUICK, "PRECOMPILED_MODE": "wait"}).result()
+    assert found["ways"] == ["pieces", "whole"]
+
+
+def test_without_the_setting_no_graph_is_cut(host: Host) -> None:
+    host.start_daemon()
+    assert host.program(PROGRAM, "6").result()["ways"] == ["eager", "whole"]
+    assert host.stats().compiled == 1
