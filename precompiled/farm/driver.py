@@ -3,8 +3,8 @@
 Only this file uses Ray.
 
 Ray chooses the node and the order of tasks, repeats a task whose node was lost, and stores the waiting graphs. farm.py
-starts this process. The process reads messages from the descriptor ``--fd``, and exits when that stream ends. Ray may
-end the process at any time.
+starts this process. The process reads messages from the descriptor ``--control-fd``, and exits when that stream ends.
+Ray may end the process at any time.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ RESOURCE = "precompiled"
 CALLS = 200
 RETRIES = 2  # how often a task is repeated because its node or Ray process was lost
 LOOK_S = 2.0  # seconds between two checks of the cluster's nodes
+CONNECT_TRIES = 3
 
 
 class Driver:
@@ -99,6 +100,19 @@ class Driver:
             self._ray.cancel(ref, force=True)
 
 
+def _connect(ray: Any, address: str) -> None:
+    """Connect to the cluster. For a ray:// address, its proxy starts a server for each client, and this server may end
+    at its start. The next connection gets another server.
+    """
+    for tries_left in reversed(range(CONNECT_TRIES)):
+        try:
+            ray.init(address=address, log_to_driver=False)
+            return
+        except ConnectionAbortedError:  # Ray's error if the server has ended
+            if not tries_left:
+                raise
+
+
 def _last_line(error: Exception) -> str:
     return str(error).strip().rpartition("\n")[2][:500]
 
@@ -114,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
         import ray
         import ray.exceptions
 
-        ray.init(address=options.address, log_to_driver=False)
+        _connect(ray, options.address)
     except ImportError as error:
         send(sock, Unusable(f"Ray cannot be imported here ({error}): {words.install('farm')}"))
         return 1

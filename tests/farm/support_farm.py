@@ -7,11 +7,12 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 from support_daemon import processes_with, wait_until
 from support_host import prepare
 
@@ -68,6 +69,16 @@ class Cluster:
         """Kill a node as a power failure does: the node sends no message."""
         self.killed.add(number)
         self._rays.remove_node(self.nodes[number], allow_graceful=False)
+
+    def kill_server_of_a_client(self) -> bool:
+        """Kill a server that the proxy of ``url`` has started for one client. Returns False if there is none."""
+        for pid in processes_with(f"--address={self.address}"):
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if "--mode=specific-server" in process.cmdline():
+                    process.kill()
+                    return True
+        return False
 
     def close(self) -> None:
         self._rays.shutdown()

@@ -15,6 +15,9 @@ import support_farm
 from support_daemon import wait_until
 from support_host import TIMEOUT_S, Client, Host
 
+from precompiled.core.children import start_with_stream
+from precompiled.farm import messages
+
 pytest.importorskip("ray", reason="needs Ray: pip install '.[test-farm]'")
 pytestmark = pytest.mark.slow  # starts a cluster, and compiles into empty stores
 
@@ -54,6 +57,8 @@ def all_came(client: Client) -> None:
 def test_job_without_a_slot_is_compiled_on_the_farm(host: Host, cluster: support_farm.Cluster) -> None:
     """The host of this test is not a node of the cluster."""
     env = {**settings(cluster), "PRECOMPILED_FARM": cluster.url}
+    # Until Ray has connected this host, its own worker compiles the graphs, and could compile all of them.
+    wait_until(lambda: host.answer(env, "farm", "status", status=None)["state"] == "ok", "the farm answers", TIMEOUT_S)
     all_came(start(host, env, 5, seed=0))
     status = host.answer(env, "farm", "status")
     assert (status["state"], status["places"], [node["places"] for node in status["nodes"]]) == ("ok", 3, [1, 1, 1])
@@ -67,6 +72,19 @@ def test_job_without_a_slot_is_compiled_on_the_farm(host: Host, cluster: support
     assert [source for _, source, _ in again["graphs"]] == ["hit"] * 5
     checks = {check["check"]: check for check in host.answer(env, "doctor")}
     assert checks["farm"]["state"] == "ok", checks
+
+
+@pytest.mark.fault("remote")
+def test_driver_connects_again_if_the_clusters_server_for_it_ends_at_its_start(cluster: support_farm.Cluster) -> None:
+    process, stream = start_with_stream("-m", "precompiled.farm.driver", "--address", cluster.url)
+    try:
+        wait_until(cluster.kill_server_of_a_client, "the server for the driver starts")
+        stream.settimeout(TIMEOUT_S)
+        first = messages.receive(stream.makefile("rb"), messages.FromDriver)
+        assert isinstance(first, messages.Nodes) and len(first.nodes) == 3, first
+    finally:
+        stream.close()
+        process.wait(TIMEOUT_S)
 
 
 @pytest.mark.fault("remote")
