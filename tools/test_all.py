@@ -12,11 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -65,6 +67,7 @@ SUITES = (
     Suite("test-farm", _with_ray),  # last, because the other suites are not tested with the packages that it installs
 )
 WHOLE = "1/1"  # "2/3" is the second of three parts
+LAST_BYTES = 6000
 EACH_TURN = ("test", "test-integration")
 # The other suites of a CI run, about 25 minutes each.
 TURNS = (
@@ -83,19 +86,44 @@ def turn_of_commit() -> int:
     return int(head, 16) % len(TURNS)
 
 
-def run(suite: Suite, part: str, until: float) -> tuple[str, str, str]:
-    """Run one suite, which begins no test after ``until`` (seconds since the epoch). Returns its row of the table."""
+class Row(NamedTuple):
+    """``said``: the time of a suite, or why it did not run. ``last``: its last output."""
+
+    target: str
+    outcome: str
+    said: str
+    last: str = ""
+
+
+def run(suite: Suite, part: str, until: float) -> Row:
+    """Run one suite, which begins no test after ``until`` (seconds since the epoch)."""
     problem = "no time was left" if time.time() > until else suite.problem()
     if problem:
-        return suite.target, "not run", problem
+        return Row(suite.target, "not run", problem)
     started = time.monotonic()
     print(f"\n== make {suite.target} {part}", flush=True)
     # If a container does not boot, the suite must fail instead of skipping.
     environment = {"PRECOMPILED_SYSTEMD_TESTS": "require", **os.environ}
     environment |= {"PRECOMPILED_TESTS_UNTIL": str(until), "PRECOMPILED_TESTS_PART": part}
-    status = subprocess.run(["make", suite.target], cwd=ROOT, env=environment, check=False).returncode
-    seconds = f"{time.monotonic() - started:.0f} s"
-    return f"{suite.target} {part}".removesuffix(f" {WHOLE}"), "passed" if status == 0 else "FAILED", seconds
+    command, last = ["make", suite.target], bytearray()
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as make:
+        assert make.stdout is not None
+        # A thread, because a process that a suite left behind would keep the stream open.
+        reader = threading.Thread(target=_pass_on, args=(make.stdout.fileno(), last), daemon=True)
+        reader.start()
+        status = make.wait()
+        reader.join(10)
+    name = f"{suite.target} {part}".removesuffix(f" {WHOLE}")
+    outcome = "passed" if status == 0 else "FAILED"
+    return Row(name, outcome, f"{time.monotonic() - started:.0f} s", last.decode(errors="replace"))
+
+
+def _pass_on(stream: int, last: bytearray) -> None:
+    """Print what a suite prints, and keep its last lines in ``last``."""
+    while some := os.read(stream, 65536):
+        sys.stdout.buffer.write(some)
+        sys.stdout.buffer.flush()
+        last[:] = (last + some)[-LAST_BYTES:]
 
 
 def main() -> int:
@@ -113,14 +141,19 @@ def main() -> int:
         print(f"turn {turn + 1} of {len(TURNS)}: {', '.join(TURNS[turn])}")
     until = time.time() + arguments.within
     rows = [
-        run(suite, parts[suite.target], until) if suite.target in parts else (suite.target, "not run", "another turn")
+        run(suite, parts[suite.target], until)
+        if suite.target in parts
+        else Row(suite.target, "not run", "another turn")
         for suite in SUITES
         if suite.target not in arguments.without
     ]
+    failed = [row for row in rows if row.outcome == "FAILED"]
+    for row in failed[:-1]:  # the last one's output is just above
+        print(f"\n== the last output of make {row.target}\n{row.last}")
     print()
-    for target, outcome, said in rows:
-        print(f"{target:18} {outcome:8} {said}")
-    return 1 if any(outcome == "FAILED" for _, outcome, _ in rows) else 0
+    for row in rows:
+        print(f"{row.target:18} {row.outcome:8} {row.said}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
