@@ -1,7 +1,8 @@
-"""Couriers: processes that offer jobs without a slot to their user's farm, and compile nothing.
+"""Couriers: processes that offer queued jobs to their user's farm, and compile nothing.
 
-A courier counts neither as a slot nor as a process: it holds a job for milliseconds, and exits soon after. It serves
-one user and interpreter, on any device. Its death does not count against its job, since it runs no part of the compile.
+The limits for slots and worker processes do not count couriers: a courier holds a job for milliseconds, and exits soon
+after. It serves one user and interpreter, on any device. Its death does not count against its job, since it runs no
+part of the compile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from precompiled.service.job_states import ScheduledJob, Seat
 from precompiled.service.workers import Runner, Worker
 
 MAX_COURIERS = 4  # the most couriers of one user, because the limits for workers do not cover couriers
-COURIER_S = 60.0  # how long a courier may hold a job; if the courier dies, its job is offered again then
+# How long a courier may hold a job. If the courier dies, its job is offered again after the same time.
+COURIER_S = 60.0
 
 Post = tuple[int, bytes]  # uid, digest of the interpreter (Seat.interpreter)
 

@@ -33,7 +33,7 @@ from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 
 PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
-# Any step takes far less on a loaded machine with 2 cores. The timeout only ends a test that hangs.
+# This timeout only ends tests that hang. Each step takes far less time, even on a loaded machine with 2 cores.
 TIMEOUT_S = 400.0
 SHARED = "PRECOMPILED_TESTS_SHARED"  # a directory for the files that all processes of a test run share
 

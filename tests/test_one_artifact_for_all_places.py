@@ -104,8 +104,9 @@ def test_artifact_is_published_for_all_places_or_only_its_own(
     assert finished.outcome == "published", finished.message
     found = [store.lookup(name) for name in keys]
     assert [number for number, artifacts in enumerate(found) if artifacts] == published
-    # At the end of a turn, waiting workers look up the artifact. An artifact for all places must be in the store by
-    # then. An artifact for one place is useless to the other workers, so the turn ends before its publication.
+    # When a turn ends, the waiting workers look up the artifact. An artifact that is valid for all places in the mesh
+    # must be published before the turn ends. An artifact for one place is useless to the other workers, so the turn
+    # ends before the artifact is published.
     assert at_the_end_of_a_turn[0] == (published if len(published) > 1 else [])
     for number in published:
         (artifact,) = found[number]

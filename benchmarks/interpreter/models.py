@@ -77,7 +77,7 @@ def convolutions() -> Example:
 
 
 class _Attends(nn.Module):
-    """Masked attention in separate operations: softmax, layer norm and log-softmax, one after the other."""
+    """A layer norm, masked attention as separate operations, a second layer norm, a softmax and a log-softmax."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -15,8 +15,8 @@ LAYERS = {False: 6, True: 1}
 def noticing(quick: bool, say: Say) -> list[float]:
     """Compare traces of a GPT-2 with and without FROM_THE_BEGINNING (native_calls.py). Returns ratios of CPU seconds.
 
-    CPython 3.12 and newer watch each trace. Older versions watch only a trace that reads, for example, an enum with
-    functions or a metaclass of the program. Their ratio is the cost of such a trace.
+    On CPython 3.12 and newer, native_calls.py watches every trace. On older versions, it watches a trace only after the
+    trace has read, for example, an enum with methods. There the ratio is the cost of such a watched trace.
     """
     import torch
 

@@ -194,7 +194,8 @@ class Link:
         if self._asked is None and now - self._heard > ASK_S:
             from precompiled import wire
 
-            # While an earlier message is unsent, ``send`` sends nothing, and the silence shows that the daemon hangs
+            # ``send`` does nothing if the daemon has not read an earlier message yet. In that case too, the daemon must
+            # send something within ANSWER_S. Otherwise it hangs.
             self.send(wire.Status())
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None

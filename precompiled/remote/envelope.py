@@ -44,7 +44,8 @@ _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9
 class Envelope:
     """The description of an object.
 
-    ``name``: a key, ``<function>/<digest>.entry``, or a program. ``digest``, ``size``: of the body.
+    ``name`` is a key, ``<function>/<digest>.entry`` or a program, depending on ``kind``. ``digest`` and ``size`` are
+    the digest and the size of the body.
     """
 
     kind: str
@@ -62,9 +63,9 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Object:
-    """The facts in an object's name.
+    """The facts that a listing of the remote gives about an object. They are not verified.
 
-    These facts are not verified. ``group``: a key, a function, or a program.
+    ``group`` is a key, a function or a program, depending on ``kind``.
     """
 
     kind: str

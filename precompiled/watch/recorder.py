@@ -106,8 +106,8 @@ class Recorder:
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         """Record files that the run writes, and sources without a module (those of torch.utils.cpp_extension).
 
-        A written log file on the run's command line, for example, would otherwise count as a source. Each capture would
-        then cause another capture.
+        The watcher treats files that the run's command line names as sources, except files that the run writes.
+        Otherwise a log file on the command line would change in each capture and cause the next capture.
         """
         if event != "open" or not isinstance(args[0], str):
             return

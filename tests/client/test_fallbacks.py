@@ -231,8 +231,10 @@ def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatc
 def compiled_late(
     monkeypatch: pytest.MonkeyPatch, captured: Exception, given: Exception | None
 ) -> Iterator[tuple[ThisProcess, Callable[[torch.Tensor], torch.Tensor]]]:
-    """Yield a client and a graph that is compiled at its next call. The compile of the captured graph raises
-    ``captured``. The compile of Dynamo's own graph raises ``given``, or succeeds if ``given`` is None.
+    """Yield a client and a graph that is compiled at its next call.
+
+    The client first compiles the captured graph, which raises the error ``captured``. Then it compiles Dynamo's own
+    graph, which raises the error ``given``, or succeeds if ``given`` is None.
     """
     with recorded("compile-error", "while it is awaited") as (here, publish):
         monkeypatch.setattr(submit, "compile_inline", compile_inline)

@@ -1,4 +1,4 @@
-"""Tests that files and messages that claim huge sizes, counts or depths raise an error, within a bound of memory."""
+"""Tests files and messages that claim huge sizes, counts or depths. Readers must refuse them without much memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from precompiled.store import job_phases, lines, run_records
 from precompiled.store.artifacts import Store
 
 MIB = 1 << 20
-SLACK = 64 * MIB  # address space that an attempt may take beyond what it is allowed
+SLACK = 64 * MIB  # added to the limit of each attempt, for what the interpreter itself allocates
 DEEP = b"[" * 100_000
 MANY_DIGITS = b"9" * (3 * MIB)
 
 
 def _limited(bytes: int, attempt: Callable[[], object], sending: Any) -> None:
-    """In a fork: run an attempt with ``bytes`` more of address space than now, and send how it ended."""
+    """In a fork, let the address space grow by at most ``bytes``, run an attempt, and send its outcome."""
     now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (now + bytes, now + bytes))
     try:
@@ -51,7 +51,7 @@ def _limited(bytes: int, attempt: Callable[[], object], sending: Any) -> None:
 
 
 def within(bytes: int, attempt: Callable[[], object]) -> str:
-    """Return how an attempt ends that may take ``bytes`` of address space: "returned bytes", or an error."""
+    """Run an attempt that may take ``bytes`` of address space. Returns, for example, "returned bytes", or an error."""
     fork = multiprocessing.get_context("fork")
     reading, sending = fork.Pipe(duplex=False)
     child = fork.Process(target=_limited, args=(bytes + SLACK, attempt, sending))
@@ -76,7 +76,7 @@ def resealed(store: Store, **changes: Any) -> None:
 
 @pytest.mark.fault("bombs")
 def test_a_small_artifact_needs_little_memory(store: Store) -> None:
-    """Hosts with little memory or with `ulimit -v` load artifacts, too."""
+    """Hosts with little memory or with `ulimit -v` can load artifacts."""
     store.publish(payload())
     store.packages.publish(HEADER, b"{}", b"body")
     assert within(0, lambda: store.read_files(store.lookup(KEY)[0])) == "returned dict"
@@ -94,7 +94,7 @@ def test_a_sparse_file_is_refused_before_it_is_read(store: Store, file: str) -> 
 
 @pytest.mark.fault("bombs")
 def test_a_sealed_size_is_the_bound_of_a_read(store: Store, tries: Callable[[int, int], int]) -> None:
-    """A valid manifest says that a file is large. The file is refused if it has another size, or another digest."""
+    """A valid manifest says that a file is large. The file is refused if its size or its digest differs."""
     path = store.publish(payload()).path
     size = (64 if tries(1, 3) == 1 else 1024) * MIB
     files = dict(store.lookup(KEY)[0].manifest.files)
@@ -252,7 +252,7 @@ NESTED: dict[str, Callable[[Path, bytes], object]] = {
 @pytest.mark.parametrize("data", [DEEP, b'{"a":' + DEEP, b'{"format":' + MANY_DIGITS[:30_000] + b"}", b"[1]", b"7"])
 @pytest.mark.parametrize("reader", NESTED)
 def test_nested_data_is_left_out(tmp_path: Path, reader: str, data: bytes) -> None:
-    """A reader ignores nested and odd data, and reads on."""
+    """A reader skips nested and malformed data, and continues."""
     tmp_path.chmod(0o700)
     NESTED[reader](tmp_path / "store", data)
 

@@ -20,7 +20,10 @@ from support_remote import memory
 
 @pytest.fixture(scope="session")
 def places() -> Iterator[Callable[[str], Place]]:
-    """Return a function that starts a real server of a kind when a test first needs it, once per session."""
+    """Yield a function that returns the place on a real server, given its kind ("s3", for example).
+
+    The first call for a kind starts the server, which runs until the end of the session.
+    """
     with ExitStack() as servers:
         found: dict[str, Place] = {}
 

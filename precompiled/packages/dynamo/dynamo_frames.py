@@ -218,7 +218,10 @@ def _options(backend: Any) -> dict[str, object] | None:
 
 
 def entries_of(owner: object) -> list[tuple[str, str]]:
-    """Return the function and file name of each entry that the code of one torch.compile() recorded or used."""
+    """Return the list of the entries that were recorded or used for one call of torch.compile(). Callers change it.
+
+    An entry is given by its function and file name. ``owner`` is the backend object that torch.compile() created.
+    """
     if not hasattr(owner, _ENTRIES):
         setattr(owner, _ENTRIES, [])
     found: list[tuple[str, str]] = getattr(owner, _ENTRIES)

@@ -62,7 +62,7 @@ _MAKES_A_SET = ("call_set", "call_frozenset")
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
+    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches.py)."""
     for kind in kinds(VariableTracker):
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
             for names, note in ((_GOES_THROUGH, _gone_through), (_WRITES, _read)):
@@ -144,7 +144,10 @@ def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__
 
 
 def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
-    """Record that Dynamo passes a set itself to a function, for example to make a text or list."""
+    """Refuse the trace if Dynamo gets the Python set of a variable, for example to make a text or list from it.
+
+    Callers for which the order does not matter may get the set.
+    """
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
     if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:

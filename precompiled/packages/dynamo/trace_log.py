@@ -1,5 +1,6 @@
-"""Logs what Dynamo reads while it traces a frame. trace_patches and untraced fill the log. unguarded describes its
-content.
+"""Defines the log of what Dynamo reads while it traces a frame.
+
+trace_patches.py and untraced.py fill the log, and unguarded.py describes the logged values.
 
 Private names: torch._dynamo.source.ConstantSource, torch._guards.Source. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -57,7 +58,7 @@ class TraceLog:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """If this project's notes raise an error in this block, the trace continues, but is not kept."""
+        """If the code in this block raises an error, the trace continues, but its entry is not kept."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything

@@ -379,8 +379,10 @@ def _is_plain(value: object) -> bool:
 
 
 def _reads(code: CodeType) -> Iterator[tuple[str, str, list[str]]]:
-    """The instructions that import, or that read or set a nonlocal name, each with the attributes that the next
-    instructions read.
+    """Yield the instructions that import a module, or that read, set or delete a variable that is not local.
+
+    Each item contains the opcode, the name of the module or variable, and the attributes that the code reads from it.
+    For example, ``a.b.c`` with a global ``a`` gives ("LOAD_GLOBAL", "a", ["b", "c"]).
     """
     instructions = list(dis.get_instructions(code))
     for position, instruction in enumerate(instructions):

@@ -19,7 +19,7 @@ def frozen() -> Iterator[None]:
 
 
 class ConvolutionAndNorm(torch.nn.Module):
-    """A model that freezing folds into one convolution, whose weights oneDNN packs."""
+    """Freezing folds the batch norm into the convolution. oneDNN packs the weights of the result."""
 
     def __init__(self) -> None:
         super().__init__()
