@@ -194,12 +194,17 @@ class Program:
 
 
 def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    """Whether only artifacts were called between two reports of the graphs."""
-    called = [
-        sum(graph[name] for graph in after) - sum(graph[name] for graph in before)
-        for name in ("calls_eager", "calls_compiled")
-    ]
-    return called[0] == 0 and called[1] > 0 and all(graph["state"] != "pending" for graph in after)
+    """Whether only artifacts were called between two reports of the graphs, for each graph that awaits its artifact."""
+    earlier = {graph["id"]: graph for graph in before}
+
+    def calls(graph: dict[str, Any], name: str) -> int:
+        return graph[name] - earlier.get(graph["id"], {name: 0})[name]
+
+    return (
+        not any(calls(graph, "calls_eager") for graph in after)
+        and any(calls(graph, "calls_compiled") for graph in after)
+        and all(graph["state"] != "pending" or calls(graph, "calls_compiled") for graph in after)
+    )
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ class Contender:
     - ``bytes_of``: the path of files that the contender leaves on its host
     - ``state``, ``source``: what precompiled must report for each graph after the first call, and ``finally_source`` at
       the end. Otherwise, the sample is "unexpected".
+    - ``in_pieces``: graphs first run in pieces, so the artifact of the whole graph may come at any step
     """
 
     name: str
@@ -38,9 +39,11 @@ class Contender:
     state: str = ""
     source: str | None = None
     finally_source: str = ""
+    in_pieces: bool = False
 
 
 MODE = "TORCHINDUCTOR_FX_COMPILE_MODE"
+IN_PIECES = {"PRECOMPILED_TIERS": "quick,default"}
 _AOTI: Mapping[str, Any] = {"tasks": ("inference",), "shapes": ("static",), "bytes_of": "model.pt2"}
 
 CONTENDERS: dict[str, Contender] = {
@@ -86,6 +89,37 @@ CONTENDERS: dict[str, Contender] = {
             state="pending",
             finally_source="swap",
             env=PACKAGES,
+        ),
+        Contender(
+            "ours-pieces",
+            "precompiled, cold, in pieces",
+            hook=True,
+            daemon=True,
+            bytes_of="store/artifacts",
+            state="pending",
+            env=IN_PIECES,
+            in_pieces=True,
+        ),
+        Contender(
+            "ours-pieces-wait",
+            "precompiled, cold, in pieces, waiting",
+            hook=True,
+            daemon=True,
+            bytes_of="store/artifacts",
+            state="pending",
+            env={**IN_PIECES, "PRECOMPILED_MODE": "wait"},
+            in_pieces=True,
+        ),
+        Contender(
+            "ours-wait",
+            "precompiled, cold, waiting",
+            hook=True,
+            daemon=True,
+            bytes_of="store/artifacts",
+            state="compiled",
+            source="swap",
+            finally_source="swap",
+            env={"PRECOMPILED_MODE": "wait"},
         ),
         Contender(
             "ours-warm",

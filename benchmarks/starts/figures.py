@@ -93,6 +93,9 @@ def unexpected(contender: Contender, program: dict[str, Any]) -> str:
         if graph["state"] != contender.state or graph["source"] != contender.source:
             return f"after the first call a graph is not {contender.state} by {contender.source}: {graph}"
     for graph in last:
-        if graph["source"] != contender.finally_source:
+        if contender.in_pieces:
+            if not graph["calls_compiled"]:
+                return f"in the end a graph has not run compiled: {graph}"
+        elif graph["source"] != contender.finally_source:
             return f"in the end a graph does not run compiled by {contender.finally_source}: {graph}"
     return ""

@@ -182,13 +182,17 @@ class GraphLookup:
         self.calls.swap.on(Event.MISS)
         quick = pieces.begin(self.session, self.graph, self.options, self.calls, dispatch, program)
         started = time.perf_counter()
+        # The workers compile the pieces first.
+        after = quick.settled if quick is not None else None
         awaited = self.submitter.submit_and_await(
-            program, dispatch, program.hints, self.calls.swap, self.calls.report.id
+            program, dispatch, program.hints, self.calls.swap, self.calls.report.id, after
         )
         self.calls.spent("submit", time.perf_counter() - started)
-        if quick is not None and self.session.settings.mode == "wait":
+        must_wait = waits or self.session.settings.mode == "wait"
+        if quick is not None and must_wait:
             self.session.pending.stand_still(awaited, until=quick.settled)
-        if (waits or self.session.settings.mode == "wait") and not dispatch.is_served():
+            must_wait = quick.settled.is_set()  # otherwise, the time for waits is over
+        if must_wait and not dispatch.is_served():
             self.session.pending.stand_still(awaited)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
                 # Dynamo compiles the frame at this point, so it raises torch's errors as its own.

@@ -166,7 +166,7 @@ class Pending:
             item.done.set()
             return
         # Use a new id: the daemon answers one client per id, and the parent waits for the answer to the old id.
-        item.id = uuid.uuid4().hex
+        item.id, item.after = uuid.uuid4().hex, None
         try:
             self.add(item)
             item.submit(item)
@@ -254,6 +254,9 @@ class Pending:
 
     def _look(self, item: Awaited) -> None:
         store = self._session.store
+        if item.after is not None and item.after.is_set():
+            item.after, item.background, item.submitted = None, item.dispatch.is_served(), time.time()
+            item.submit(item)
         try:
             # This check costs two calls of stat. The thread reads the store only if a name exists or the daemon
             # reported it.
@@ -293,7 +296,7 @@ class Pending:
         with self._changed:
             if item.done.is_set():
                 return  # the swap thread has just finished the item, and would never remove it
-            old = item.id
+            old, item.after = item.id, None
             self._awaited.pop(old, None)
             item.id, item.submitted = uuid.uuid4().hex, time.time()
             self._awaited[item.id] = item

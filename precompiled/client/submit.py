@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -116,12 +117,24 @@ class Submitter:
             self._awaited(program, dispatch, hints, swap, uuid.uuid4().hex).done.set()
 
     def submit_and_await(
-        self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
+        self,
+        program: capture.SerializedGraph,
+        dispatch: Dispatch,
+        hints: list[int],
+        swap: Swap,
+        id: str,
+        after: threading.Event | None = None,
     ) -> Awaited:
-        """Submit a graph, and await its artifact for ``dispatch``. Raises if the submit fails."""
+        """Submit a graph, and await its artifact for ``dispatch``. Raises if the submit fails.
+
+        ``after``: if given, the graph is submitted once this event is set.
+        """
         awaited = self._awaited(program, dispatch, hints, swap, id)
+        awaited.after = after
         # Add the graph before the submit, so that the daemon's reply finds it.
         self.session.pending.add(awaited)
+        if after is not None:
+            return awaited
         try:
             awaited.submit(awaited)
         except BaseException:
@@ -139,7 +152,11 @@ class Submitter:
             hints=hints,
             swap=swap,
             submit=lambda item: self.submit(
-                item.program, item.hints, item.id, self.session.pending.on_reply, waiting=item.waited_for
+                item.program,
+                item.hints,
+                item.id,
+                self.session.pending.on_reply,
+                waiting=item.waited_for or (self.session.settings.mode == "wait" and not item.background),
             ),
             dispatch=dispatch,
             compile_inline=lambda: self._compile_inline(program, hints, swap),
@@ -203,7 +220,7 @@ class Submitter:
             farm=bool(session.settings.farm)
             and parts.is_installed(parts.COURIER.module)
             and (without_gpu or program.device == "cpu"),
-            waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
+            waiting=waiting or bool(program.no_stand_in),
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
