@@ -1,7 +1,7 @@
 """Trains a GPT like nanoGPT's train.py. It does not mention precompiled.
 
-    python prepare.py
-    python train.py config/train_small_cpu.py --max_iters=20
+python prepare.py
+python train.py config/train_small_cpu.py --max_iters=20
 """
 
 import math

@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.client import graph_attributes, runtime_assertions
+from precompiled.torch_internals.client import graph_attributes, nested_regions, runtime_assertions
 from precompiled.torch_internals.eager import stand_in
 
 
@@ -79,7 +79,7 @@ class Plain:
 
 def plain(module: torch.fx.GraphModule) -> Plain:
     """Return the graph in a form that a worker can rebuild, or raise Bypass."""
-    module = runtime_assertions.restore_assertions(module)
+    module = runtime_assertions.restore_assertions(nested_regions.inline_regions(module))
     if torch._dynamo.compiled_autograd.in_compiled_autograd_region and _is_of_one_process(module):
         flat, flatten = _flat(module)
         return Plain(_traced(flat), flat, flatten, traced=True)

@@ -13,7 +13,7 @@ help to run eagerly:
 - Some operators save their input although their backward needs only a mask of it. Compiled code saves the mask, so the
   caller may change the input meanwhile. These operators get a copy.
 
-Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
+Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint},
 torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
 torch.fx._lazy_graph_module._LazyGraphModule.real_recompile, torch.fx.Node.meta["example_value"],
 torch.fx.experimental.symbolic_shapes.is_concrete_int, torch._dynamo.compiled_autograd,
@@ -289,9 +289,6 @@ def _copy(value: object, *owners: object) -> object:
 
 
 def _runner(target: object) -> Callable[..., object] | None:
-    operators = torch.ops.higher_order
-    if target is operators.invoke_subgraph:
-        return _call
     # The operators are compared by name, because some versions of torch lack one of them.
     if isinstance(target, torch._ops.HigherOrderOperator) and target._name in (
         "tag_activation_checkpoint",
@@ -299,11 +296,6 @@ def _runner(target: object) -> Callable[..., object] | None:
     ):
         return _checkpoint
     return operation_effects.with_unversioned_statistics(target)
-
-
-def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: object) -> object:
-    del identifier
-    return graph(*arguments)
 
 
 def _checkpoint(graph: torch.fx.GraphModule, *arguments: object, **options: object) -> object:

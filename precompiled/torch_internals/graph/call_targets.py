@@ -56,7 +56,7 @@ _DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
 _HIGHER_ORDER = frozenset(
     """
     associative_scan autograd_function_apply checkpoint cond custom_function_call flex_attention flex_attention_backward
-    hints_wrapper invoke_subgraph map_impl out_dtype scan tag_activation_checkpoint while_loop wrap
+    hints_wrapper map_impl out_dtype scan tag_activation_checkpoint while_loop wrap
     wrap_activation_checkpoint
     """.split()
 )

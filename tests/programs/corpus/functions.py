@@ -181,6 +181,22 @@ def nested_compile_region() -> Row:
 
 
 @row
+def nested_compile_region_of_layers() -> Row:
+    """A region saves its input for the backward. torch 2.13 and later lose this value in the norm after the layers."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = torch.nn.LayerNorm(32), linear(32, 64), linear(64, 32)
+
+        @torch.compiler.nested_compile_region
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+    return Row(torch.nn.Sequential(Layer(), Layer(), torch.nn.LayerNorm(32), linear(32, 64)), [(rand(2, 16, 32),)])
+
+
+@row
 def regional_compilation() -> Row:
     """Each layer is compiled separately. Because the layers are alike, they share one artifact."""
     model = torch.nn.Sequential(*(linear(16, 16) for _ in range(4)))
