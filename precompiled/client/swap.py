@@ -9,7 +9,7 @@ None, because the caller has already acted.
         (new) ───────────────► compiled ◄──────────────────────┐
           │ bypass                                             │
           ├───────────────► bypassed ◄─ refused, bypass┐       │
-          │ failed (with `require`)                    │       │
+          │ failed                                     │       │
           ├───────────────► failed ◄──── failed ───────┤       │
           │ miss                                       │       │
           └───────────────► pending ───────────────────┴───────┤
