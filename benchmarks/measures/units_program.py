@@ -1,13 +1,15 @@
 """Builds the C++ kernels of a model's training step one by one and in units. Prints the costs as a JSON line.
 
 Usage: python -m benchmarks.measures.units_program SPEC (as for models/program.py). Both builds use the precompiled
-header that torch builds with the first kernel and keeps for all compiles.
+header that torch builds with the first kernel and keeps for all compiles. Kernels whose instructions differ between
+the builds run in turns, with the arguments that the training step passed to them.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,16 +25,28 @@ from benchmarks.models.program import Program
 from precompiled.torch_internals.inductor import cpp_kernels
 from precompiled.torch_internals.worker import kernel_units
 
+ROUNDS, CALLS = 25, 20  # the rounds in which both builds of a kernel run, and the calls of each in a round
+
 
 class _Notes:
-    """Records the kernels that the wrappers name, and builds each one, because the step runs it."""
+    """Records the kernels that the wrappers name and the arguments of each kernel's first call. Builds each kernel,
+    because the step runs it.
+    """
 
     def __init__(self) -> None:
         self.named: dict[str, tuple[list[str], str]] = {}
+        self.arguments: dict[str, tuple[Any, ...]] = {}
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
-        self.named[cpp_kernels.kernel_name(argtypes, source)] = (argtypes, source)
-        return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+        name = cpp_kernels.kernel_name(argtypes, source)
+        self.named[name] = (argtypes, source)
+        built = CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+
+        def run(*arguments: Any) -> Any:
+            self.arguments.setdefault(name, arguments)
+            return built(*arguments)
+
+        return run
 
     def wrapper(self, options: dict[str, Any]) -> Any:
         raise NotImplementedError("no program here has cpp_wrapper")
@@ -41,18 +55,36 @@ class _Notes:
         """Do nothing: each kernel is already built."""
 
 
-def _measured(build: Callable[[], list[Path]]) -> tuple[list[Path], dict[str, Any]]:
-    """Return the file of each kernel, and the figures of the build."""
+def _measured(build: Callable[[], list[Any]]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the kernels, and the figures of the build."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    files = build()
+    kernels = build()
     seconds = time.monotonic() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return files, {
+    files = {_file(kernel) for kernel in kernels}
+    return kernels, {
         "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "s": seconds,
-        "files": len(set(files)),
-        "bytes": sum(file.stat().st_size for file in set(files)),
+        "files": len(files),
+        "bytes": sum(file.stat().st_size for file in files),
     }
+
+
+def _file(kernel: Any) -> Path:
+    return Path(kernel.__self__.__file__)
+
+
+def _pace(one: Callable[..., Any], unit: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
+    """Return the median time of a call of ``unit``, divided by that of ``one``."""
+    seconds: dict[Callable[..., Any], list[float]] = {one: [], unit: []}
+    for number in range(ROUNDS):
+        for kernel in (one, unit) if number % 2 else (unit, one):
+            kernel(*arguments)
+            started = time.perf_counter()
+            for _ in range(CALLS):
+                kernel(*arguments)
+            seconds[kernel].append(time.perf_counter() - started)
+    return statistics.median(seconds[unit]) / statistics.median(seconds[one])
 
 
 def main() -> None:
@@ -63,29 +95,29 @@ def main() -> None:
     with cpp_kernels.handled(notes), torch._inductor.config.patch(compile_threads=1):
         program.first()
 
-        def alone() -> list[Path]:
-            built = [CppPythonBindingsCodeCache.load_pybinding(*item) for item in notes.named.values()]
-            return [Path(kernel.__self__.__file__) for kernel in built]
+        def alone() -> list[Any]:
+            return [CppPythonBindingsCodeCache.load_pybinding(*item) for item in notes.named.values()]
 
-        def units() -> list[Path]:
+        def units() -> list[Any]:
             collector = kernel_units.KernelCollector()
             for item in notes.named.values():
                 collector.kernel(*item)
             native = collector.native()
             assert set(native.kernels) == set(notes.named)
-            loaded: list[Any] = [collector.loaded(name) for name in notes.named]
-            return [Path(kernel.__self__.__file__) for kernel in loaded]
+            return [collector.loaded(name) for name in notes.named]
 
         with fresh_cache():
             by_one, seconds_alone = _measured(alone)
             found: dict[str, Any] = {"alone": seconds_alone}
             with fresh_cache():
                 in_units, found["units"] = _measured(units)
-                same = [
-                    of_the_kernel(one, "kernel") == of_the_kernel(unit, cpp_kernels.module_name(name))
+                different = [
+                    (name, one, unit)
                     for name, one, unit in zip(notes.named, by_one, in_units, strict=True)
+                    if of_the_kernel(_file(one), "kernel") != of_the_kernel(_file(unit), cpp_kernels.module_name(name))
                 ]
-    found |= {"kernels": len(same), "same": sum(same)}
+                paces = [_pace(one, unit, notes.arguments[name]) for name, one, unit in different]
+    found |= {"kernels": len(by_one), "same": len(by_one) - len(different), "paces": paces}
     print(json.dumps(found))
 
 

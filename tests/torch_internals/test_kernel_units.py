@@ -81,11 +81,21 @@ def test_kernels_built_together_have_the_machine_code_of_single_builds(sources: 
     for argtypes, source in sources:
         alone = Path(CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__)
         name = cpp_kernels.kernel_name(argtypes, source)
-        together = collector.loaded(name).__self__.__file__
+        together = Path(collector.loaded(name).__self__.__file__)
         expected = of_the_kernel(alone, "kernel")
-        assert expected == of_the_kernel(Path(together), cpp_kernels.module_name(name))
+        found = of_the_kernel(together, cpp_kernels.module_name(name))
+        if found != expected:
+            # With AVX512, the worker accepts a call of this one function (docs/decisions/0015).
+            assert kernel_units._WIDE and "WelfordHelper" in source, f"the kernel {name[:12]} differs"
+            assert found.keys() == expected.keys()
+            assert {"welford_combine<" in call for call in calls(found) ^ calls(expected)} == {True}
         compared += len(expected)
     assert compared > len(native.kernels), "no parallel region was compared"
+
+
+def calls(functions: dict[str, list[str]]) -> set[str]:
+    """The call instructions in these functions."""
+    return {line for code in functions.values() for line in code if line.startswith("call")}
 
 
 PLAIN = """
