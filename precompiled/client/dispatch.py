@@ -8,6 +8,7 @@
   random numbers and the first call ran compiled, the second call waits too.
 - If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
   types and values, torch generates code but has no eager kernel.
+- If compiled code is slower than the code that it replaced, the earlier code serves the graph again (speed_trial.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
+from precompiled.client.speed_trial import Lost, ServingCode, SpeedTrial
 from precompiled.core import interruptions
 from precompiled.torch_internals.client import profiler_ranges
 
@@ -44,6 +46,9 @@ class EagerRunner(Protocol):
         """Whether this call and another call must draw the same random numbers. Eager and compiled code draw different
         numbers, so both must run eager, or both compiled.
         """
+
+    def is_recorded(self, args: Sequence[object]) -> bool:
+        """Whether autograd records this call, so that a backward may follow."""
 
     def looks_for_nan(self, args: Sequence[object]) -> bool:
         """Whether autograd checks the gradients of each operator for NaN in this call.
@@ -74,6 +79,7 @@ class Dispatch:
         stays_eager: bool = False,
         without_a_job: Callable[[list[int]], None] = lambda sizes: None,
         raised: Callable[[Exception, bool], None] = lambda error, served: None,
+        lost: Callable[[Lost], None] | None = None,
     ) -> None:
         """Make the eager state of a graph.
 
@@ -86,6 +92,8 @@ class Dispatch:
           may add to ``awaits``. If it raises, the call raises.
         - ``raised``: called with an eager run's error and false before the call waits for compiled code, and with true
           once compiled code has served the call
+        - ``lost``: called when eager code serves the graph again, because compiled code was slower. If None, calls are
+          not measured.
         """
         self._calls = calls
         self._eager = eager
@@ -106,11 +114,16 @@ class Dispatch:
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
         # Maps values of the size inputs to an action that runs before the next call with these values.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
+        trial = SpeedTrial(self._sizes, self._until_next, self._is_free) if lost is not None else None
+        self._code = ServingCode(trial, self._run_eager_again, self._serve_calls, self._went_back)
+        self._lost = lost
 
         flipped: Compiled | None = None
 
-        def unserved(*args: object) -> object:
+        def run_eager(*args: object) -> object:
             return self._run_eager(args, lambda: flipped)
+
+        unserved = self._code.measured(run_eager)
 
         run: Compiled = unserved
 
@@ -155,29 +168,31 @@ class Dispatch:
         """
         self._before[tuple(sizes)] = action
 
-    def serve_with(self, function: Compiled, check: Check | None = None) -> None:
+    def serve_with(self, function: Compiled, check: Check | None = None, *, in_pieces: bool = False) -> None:
         """Serve calls with ``function`` from the next call or the next safe point on.
 
         ``check`` returns whether ``function`` serves given values of the size inputs. If ``check`` is None, it
-        serves all values.
+        serves all values. ``in_pieces``: the artifact of the whole graph will follow.
         """
         if self._stays_eager:
             function = self._eager
         self._loaded = (*self._loaded, (check, function))
-        self._safe_point.when_safe(functools.partial(self._serve, function, check), otherwise=self._say_that_it_awaits)
+        serve = functools.partial(self._serve, function, check, in_pieces=in_pieces)
+        self._safe_point.when_safe(serve, otherwise=self._say_that_it_awaits)
 
     def _say_that_it_awaits(self) -> None:
         self._calls.report.message = AWAITS_SAFE_POINT
 
-    def _serve(self, function: Compiled, check: Check | None) -> None:
+    def _serve(self, function: Compiled, check: Check | None, *, in_pieces: bool) -> None:
         if self._calls.report.message == AWAITS_SAFE_POINT:
             self._calls.report.message = ""
         if check is None:
-            self._flip(
-                profiler_ranges.wrap_swapped(
-                    self._not_first_in_a_capture(function, self._flip), self._calls.report.name, self._flip
-                )
-            )
+            name = self._calls.report.name
+
+            def prepare(ran: Callable[[Compiled], None]) -> Compiled:
+                return profiler_ranges.wrap_swapped(self._not_first_in_a_capture(function, ran), name, ran)
+
+            self._code.replace(prepare, in_pieces=in_pieces)
             return
         slot = len(self._variants)
 
@@ -186,6 +201,35 @@ class Dispatch:
 
         self._variants.append((check, self._not_first_in_a_capture(function, settle)))
         self._flip(self._guarded)
+
+    def _serve_calls(self, code: Compiled) -> None:
+        self._flip(code)
+
+    def _went_back(self, lost: Lost, to: Compiled) -> None:
+        if to == self._run_eager_again and self._lost is not None:
+            self._lost(lost)
+        else:
+            self._calls.report.message = f"runs compiled in pieces, because the whole graph is slower: {lost}"
+
+    def _run_eager_again(self, *args: object) -> object:
+        self._calls.calls_unserved += 1
+        return self._run_eager(args, lambda: None)
+
+    def _sizes(self, args: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(args[position] for position in self._size_inputs)
+
+    def _until_next(self, args: Sequence[object]) -> bool:
+        return self._is_capturing is not None or self._eager.is_recorded(args)
+
+    def _is_free(self, args: Sequence[object]) -> bool:
+        eager = self._eager
+        return not (
+            self._waits
+            or (self._is_capturing is not None and self._is_capturing())
+            or eager.repeated(args)[0] is not None
+            or eager.must_not_mix(args)
+            or eager.looks_for_nan(args)
+        )
 
     def _not_first_in_a_capture(self, function: Compiled, settle: Callable[[Compiled], None]) -> Compiled:
         """Return a callable that runs ``function``, but runs eager if ``function``'s first run would be in a CUDA graph

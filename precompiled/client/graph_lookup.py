@@ -17,10 +17,18 @@ from precompiled.client.load import load_for_graph
 from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
-from precompiled.client.submit import Submitter, as_required
+from precompiled.client.submit import Submitter, as_required, may_stay_eager, stays_eager
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core import interruptions
-from precompiled.core.errors import COMPILE_ERROR, Bypass, PrecompiledError, Refused, StoreError, code_of
+from precompiled.core.errors import (
+    COMPILE_ERROR,
+    SLOWER_THAN_EAGER,
+    Bypass,
+    PrecompiledError,
+    Refused,
+    StoreError,
+    code_of,
+)
 from precompiled.graph import about, capture, key
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
@@ -70,6 +78,8 @@ class GraphLookup:
             self.session.daemon.begin()
         program, artifacts, failure = self._look_up()
         report = self.calls.report
+        if failure is not None and failure.reason == SLOWER_THAN_EAGER:
+            return self._stay_eager(program, failure)
 
         for artifact in artifacts:
             if not self._serves(program, artifact):
@@ -129,7 +139,9 @@ class GraphLookup:
         artifacts = self.session.store.lookup(report.key)
         if not artifacts and awaited and self.session.came_ahead():
             artifacts = self.session.store.lookup(report.key)
-        failure = None if artifacts else self.session.store.failure(report.key)
+        failure = stays_eager(self.session, report.key) if may_stay_eager(self.session, program) else None
+        if failure is None and not artifacts:
+            failure = self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started
         self.calls.spent("lookup", report.lookup_s)
         return program, artifacts, failure
@@ -167,6 +179,11 @@ class GraphLookup:
         if not self.session.requires:
             self.session.ledger.count_reason("fallbacks", failure.reason)
         return Refused(failure.message, code=failure.reason)
+
+    def _stay_eager(self, program: capture.SerializedGraph, failure: Failure) -> Compiled:
+        """Serve the graph by eager code, because an earlier process found compiled code slower."""
+        self.session.outcomes.went_back(self.calls, failure.reason, failure.message)
+        return self.graph.taking_all(counting(self.calls, self.graph.eager()))
 
     def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
         if program.cudagraphs:

@@ -69,6 +69,12 @@ class GraphOutcomes:
             self._ledger.count_reason("fallbacks", "stand-in-raised")
         self.note(calls.snapshot())
 
+    def went_back(self, calls: GraphCalls, code: str, message: str) -> None:
+        """Record that a graph runs eager again after a swap."""
+        calls.went_back(code, message)
+        self._ledger.count_reason("fallbacks", code)
+        self.note(calls.snapshot())
+
     def compiled_here(self, calls: GraphCalls) -> None:
         """Record that a graph was compiled in this process. If a worker failed to compile the graph, the cause was the
         worker (``worker-only-error``).

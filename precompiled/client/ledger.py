@@ -104,8 +104,8 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # Calls that ran eager after the swap, because no variant served their sizes or a CUDA graph capture was
-        # running.
+        # Calls that ran eager after the swap, because no variant served their sizes, a CUDA graph capture was running,
+        # or compiled code was compared or too slow.
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:
@@ -149,6 +149,12 @@ class GraphCalls:
         self.swap = Swap()
         self.swap.on(Event.FAILED)
         self.calls_before_flip = None
+
+    def went_back(self, code: str, message: str) -> None:
+        """Record that the graph runs eager for good. Calls that ran compiled keep their count."""
+        self.report.reason, self.report.message = code, message
+        self.swap = Swap()
+        self.swap.on(Event.FAILED)
 
     def refused(self, code: str, message: str) -> None:
         """Record that the graph does not run and that its calls raise, because ``require`` is set."""

@@ -90,7 +90,8 @@ class Pieces:
                 return
         if not self._dispatch.is_served():
             self._calls.report.message = IN_PIECES
-            self._dispatch.serve_with(StandIn(self._graph.module, run=layers.composed(self._cut, functions)))
+            run = StandIn(self._graph.module, run=layers.composed(self._cut, functions))
+            self._dispatch.serve_with(run, in_pieces=True)
         log.info("graph %s runs in pieces after %.2f s", self._calls.report.name, time.monotonic() - self._began)
         self.settled.set()
 

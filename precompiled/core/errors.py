@@ -22,6 +22,8 @@ NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled
 MADE_UP_DEVICE = "made-up-device"
 # Failures that the worker's host or device caused.
 OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})
+# A process has measured that compiled calls of a graph take longer than eager calls.
+SLOWER_THAN_EAGER = "slower-than-eager"
 # A worker, or a process that records its run, cannot write to the store.
 STORE_UNWRITABLE = "store-unwritable"
 

@@ -113,7 +113,7 @@ class StandIn:
     @staticmethod
     def looks_for_nan(args: Sequence[object]) -> bool:
         """Whether autograd checks the gradients of each operator for NaN. Compiled code counts as one operator."""
-        return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
+        return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn.is_recorded(args)
 
     def _called(self, args: Sequence[object]) -> Any:
         positions = self._differentiable(args)
@@ -140,10 +140,11 @@ class StandIn:
 
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
         """The checkpoint that treats this run and another run as one (or None), and whether this is the second run."""
-        return enclosing_regions.checkpoint_around() if self._is_recorded(args) else (None, False)
+        return enclosing_regions.checkpoint_around() if self.is_recorded(args) else (None, False)
 
     @staticmethod
-    def _is_recorded(args: Sequence[object]) -> bool:
+    def is_recorded(args: Sequence[object]) -> bool:
+        """Whether autograd records this run, so that a backward may follow."""
         return torch.is_grad_enabled() and bool(autograd_edges.differentiable(args))
 
     def must_not_mix(self, args: Sequence[object]) -> bool:
@@ -159,7 +160,7 @@ class StandIn:
         if self._draws is False:
             return False
         checkpointed = enclosing_regions.in_a_checkpoint()
-        if checkpointed and self._is_recorded(args):
+        if checkpointed and self.is_recorded(args):
             return False
         if not (checkpointed or enclosing_regions.in_a_backward() or enclosing_regions.in_a_function()):
             return False
