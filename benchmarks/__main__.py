@@ -12,6 +12,7 @@ from benchmarks.harness.effort import FULL, QUICK, Effort, Say
 from benchmarks.harness.hosts import BenchmarkError
 from benchmarks.harness.result import Result, save
 from benchmarks.measures.daemon_memory import daemon_memory
+from benchmarks.measures.lengths import lengths
 from benchmarks.measures.load import load
 from benchmarks.measures.lookup import lookup
 from benchmarks.measures.pace import pace
@@ -34,6 +35,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "i": load,
     "j": pace,
     "k": units,
+    "l": lengths,
 }
 
 

@@ -59,7 +59,7 @@ class SpeedTrial:
     @property
     def has_measured(self) -> bool:
         """Whether the earlier code's calls were measured, so that new code can be compared with it."""
-        return any(self._earlier.values())
+        return any(list(self._earlier.values()))
 
     def call_earlier(self, code: Compiled, args: Sequence[Any]) -> Any:
         """Call the earlier code, and keep the call's time."""
@@ -73,8 +73,9 @@ class SpeedTrial:
 
         ``ended`` is called once, with None if the new code stays. It returns the code for the present call.
         """
-        medians = {sizes: statistics.median(times) for sizes, times in self._earlier.items() if times}
-        self._earlier = {}
+        # Copies, because the swap thread is here while the program's thread may still add times.
+        measured, self._earlier = {sizes: tuple(times) for sizes, times in dict(self._earlier).items()}, {}
+        medians = {sizes: statistics.median(times) for sizes, times in measured.items() if times}
         calls = 0
         slower: list[bool] = []  # for each compared call before the codes alternate
         turns: dict[Sizes, int] = {}  # calls by sizes, while the codes alternate
