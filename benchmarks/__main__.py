@@ -12,6 +12,7 @@ from benchmarks.harness.effort import FULL, QUICK, Effort, Say
 from benchmarks.harness.hosts import BenchmarkError
 from benchmarks.harness.result import Result, save
 from benchmarks.measures.daemon_memory import daemon_memory
+from benchmarks.measures.layers import layers
 from benchmarks.measures.lengths import lengths
 from benchmarks.measures.load import load
 from benchmarks.measures.lookup import lookup
@@ -36,6 +37,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "j": pace,
     "k": units,
     "l": lengths,
+    "m": layers,
 }
 
 
