@@ -194,6 +194,12 @@ test-versions: $(STAMP) ## One daemon for virtual environments with different to
 test-gpu: $(STAMP) ## CUDA: on a GPU, or on a made-up one with torch 2.11 and 2.15 (installs them; ARGS=--help)
 	@$(BIN)/python tools/test_gpu.py $(ARGS) $(PYTEST_ARGS)
 
+.PHONY: gpu-check gpu-check-wheels
+gpu-check: $(STAMP) ## Nine minutes that prove the GPU's path: tests, starts, artifacts (without a GPU: a dry run; ARGS=--help)
+	@$(BIN)/python -m benchmarks.gpu_check $(ARGS)
+gpu-check-wheels: $(STAMP) ## What .ci/gpu-check needs on a machine with torch but no package index (ARGS="--python-version 3.12")
+	@$(BIN)/python -m pip download --quiet --dest .gpu-check --only-binary :all: --no-deps $(ARGS) msgspec watchdog setuptools wheel
+
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy, import directions, prose, and the links of the docs
 	@$(BIN)/python tools/lint

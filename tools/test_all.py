@@ -61,6 +61,7 @@ SUITES = (
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
     Suite("test-gpu"),
+    Suite("gpu-check"),
     Suite("test-container", _with_podman),
     Suite("test-buckets"),  # in a separate environment
     Suite("test-slow"),  # the longest: it may not finish with --within
@@ -75,7 +76,7 @@ TURNS = (
     {"test-versions": "2/3"},
     {"test-versions": "3/3"},
     {"test-systemd": WHOLE, "test-container": WHOLE, "test-buckets": WHOLE},
-    {"test-gpu": WHOLE, "test-farm": WHOLE},
+    {"test-gpu": WHOLE, "gpu-check": WHOLE, "test-farm": WHOLE},
     *({"test-slow": f"{part}/5"} for part in range(1, 6)),
 )
 

@@ -117,7 +117,10 @@ def machine() -> dict[str, Any]:
         names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0].partition(":")[2].strip() if names else cpu
     describe = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:  # no git here
+        commit = ""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "cpu": cpu,
@@ -126,7 +129,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
         "load": os.getloadavg()[0],
-        "commit": commit.stdout.strip(),
+        "commit": commit,
     }
 
 

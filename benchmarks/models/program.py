@@ -16,6 +16,7 @@ Optional:
 - ``steps``: number of further steps
 - ``device``: the device of the model, by default the CPU
 - ``mode``: the mode of torch.compile
+- ``dtype``: the dtype of the model's parameters, by default float32
 - ``optimizer``: whether each step includes a step of AdamW
 - ``check``: whether to compare outputs and gradients with eager's at the end
 - ``serve``: each stdin line "go N" runs N steps and prints their seconds
@@ -87,6 +88,8 @@ class Program:
         self.training = spec["task"] == "training"
         self.device = torch.device(spec.get("device", "cpu"))
         self.model, self.inputs = suite.build(spec["model"], spec["size"], spec["task"], spec["shapes"], self.device)
+        if spec.get("dtype"):
+            self.model.to(getattr(torch, spec["dtype"]))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if spec.get("optimizer") else None
         self.number = 0
         self.steps: list[dict[str, float]] = []

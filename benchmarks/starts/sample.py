@@ -9,17 +9,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Group:
-    """Samples that are compared have the same model, task, kind of shapes, device and mode of torch.compile."""
+    """Samples that are compared have the same model, task, kind of shapes, device, mode of torch.compile and dtype."""
 
     model: str
     task: str
     shapes: str
     device: str = "cpu"
     mode: str = ""
+    dtype: str = ""  # of the model's parameters; float32 if empty
 
     @property
     def title(self) -> str:
-        further = [text for text in ("" if self.device == "cpu" else self.device, self.mode) if text]
+        further = [text for text in ("" if self.device == "cpu" else self.device, self.mode, self.dtype) if text]
         return ", ".join([self.model, self.task, f"{self.shapes} shapes", *further])
 
 

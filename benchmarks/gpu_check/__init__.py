@@ -1,0 +1,1 @@
+"""`make gpu-check`: proves in nine minutes on a GPU that graphs are served there, and measures starts and steps."""
