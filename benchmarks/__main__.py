@@ -12,6 +12,7 @@ from benchmarks.harness.effort import FULL, QUICK, Effort, Say
 from benchmarks.harness.hosts import BenchmarkError
 from benchmarks.harness.result import Result, save
 from benchmarks.measures.daemon_memory import daemon_memory
+from benchmarks.measures.kernel_reuse import kernel_reuse
 from benchmarks.measures.layers import layers
 from benchmarks.measures.lengths import lengths
 from benchmarks.measures.load import load
@@ -38,6 +39,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "k": units,
     "l": lengths,
     "m": layers,
+    "n": kernel_reuse,
 }
 
 

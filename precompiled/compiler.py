@@ -38,6 +38,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, rank_turns, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.job_phases import JobRecord
+from precompiled.store.kernel_files import KernelFiles
 from precompiled.store.writing import full
 from precompiled.version import VERSION
 
@@ -253,6 +254,8 @@ def _compile_program(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
+    components = key.components(job.graph)
+    find_kernels = KernelFiles(Store(Path(job.store)), components).with_kernels
     with (
         compile_phases.noted(record),
         ambient_modes.process_wide(program["modes"]),
@@ -261,9 +264,10 @@ def _compile_program(
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
         result: CompileResult = compile_graph(
-            module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record
+            module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record, find_kernels
         )
-    if result.native.files and not uses_cpu:
+    native = result.native
+    if native.files and not uses_cpu:
         # The code is for this CPU and this compiler, but the key contains neither. So hosts with a different CPU or
         # compiler would load the code.
         raise CompileFailed(
@@ -272,7 +276,7 @@ def _compile_program(
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
-        components=key.components(job.graph),
+        components=components,
         environment={
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
@@ -289,13 +293,14 @@ def _compile_program(
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
             **({"device": "made up"} if _is_made_up(job) else {}),
+            **({"kernels built": str(native.built), "kernels reused": str(native.reused)} if native.files else {}),
         },
         tier=fmt.UNTIMED if result.undecided else fmt.DEFAULT,
         has_backward=result.has_backward,
-        kernels=result.native.kernels,
+        kernels=native.kernels,
     )
     files = {fmt.BUNDLE: result.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
-    files.update({fmt.native(digest): data for digest, data in result.native.files.items()})
+    files.update({fmt.native(digest): data for digest, data in native.files.items()})
     others = rank_graphs.of_others(job.graph, job.key) if result.any_place else {}
     return fmt.Payload(manifest, files), others
 

@@ -53,24 +53,50 @@ def _gpt2(vocabulary: int, length: int, layers: int, heads: int, width: int) -> 
     )
 
 
+def gpt2_24(small: bool) -> Example:
+    """GPT-2 with twice as many layers."""
+    return _gpt2(1024, LENGTH, 4, 2, 128) if small else _gpt2(50257, LENGTH, 24, 12, 768)
+
+
 def bert(small: bool) -> Example:
+    return _bert(transformers.BertForSequenceClassification, transformers.BertConfig, small)
+
+
+def roberta(small: bool) -> Example:
+    # Positions begin after the padding token, whose number is 1.
+    positions = {"pad_token_id": 1, "max_position_embeddings": LENGTH + 2}
+    return _bert(transformers.RobertaForSequenceClassification, transformers.RobertaConfig, small, **positions)
+
+
+def _bert(model: type, config: type, small: bool, **settings: Any) -> Example:
     return classifier(
-        transformers.BertForSequenceClassification,
-        transformers.BertConfig,
+        model,
+        config,
         vocabulary=1024 if small else 30522,
         batch=LARGEST,
         length=LENGTH,
-        max_position_embeddings=LENGTH,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        **_encoder(small, 768, 12),
+        **{"max_position_embeddings": LENGTH, **_encoder(small, 768, 12), **settings},
     )
 
 
 def llama(small: bool) -> Example:
+    return _llama(transformers.LlamaForCausalLM, transformers.LlamaConfig, small)
+
+
+def mistral(small: bool) -> Example:
+    return _llama(transformers.MistralForCausalLM, transformers.MistralConfig, small)
+
+
+def qwen2(small: bool) -> Example:
+    return _llama(transformers.Qwen2ForCausalLM, transformers.Qwen2Config, small)
+
+
+def _llama(model: type, config: type, small: bool) -> Example:
     return causal(
-        transformers.LlamaForCausalLM,
-        transformers.LlamaConfig,
+        model,
+        config,
         vocabulary=1024 if small else 32000,
         batch=LARGEST,
         length=LENGTH,
@@ -174,7 +200,9 @@ MODELS: dict[str, Callable[[bool], Example]] = {
     build.__name__: build for build in (gpt2, bert, llama, resnet, vit, unet)
 }
 # Models that a measure requests by name.
-FURTHER: dict[str, Callable[[bool], Example]] = {build.__name__: build for build in (demo, llama_1b, resnet50)}
+FURTHER: dict[str, Callable[[bool], Example]] = {
+    build.__name__: build for build in (demo, gpt2_24, llama_1b, mistral, qwen2, resnet50, roberta)
+}
 # Models whose starts are measured on a GPU.
 ON_GPU = ("gpt2", "llama_1b", "resnet50")
 

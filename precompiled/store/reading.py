@@ -72,13 +72,17 @@ class StoreReader:
     def every(self) -> Iterator[Artifact]:
         """Every readable artifact, in no order."""
         for name in self.names():
-            key, _, slot = name.rpartition(".")
-            if slot.isdigit() and fmt.is_key(key):
-                artifact = None
-                with suppress(StoreError, OSError), self.artifacts_fd() as artifacts_fd:
-                    artifact = self.read_artifact(name, key, artifacts_fd)
-                if artifact is not None:
-                    yield artifact
+            artifact = self.readable(name)
+            if artifact is not None:
+                yield artifact
+
+    def readable(self, name: str) -> Artifact | None:
+        """The artifact of this name, or None if it cannot be read or trusted, or if this is not an artifact's name."""
+        key, _, slot = name.rpartition(".")
+        if slot.isdigit() and fmt.is_key(key):
+            with suppress(StoreError, OSError), self.artifacts_fd() as artifacts_fd:
+                return self.read_artifact(name, key, artifacts_fd)
+        return None
 
     def names(self) -> list[str]:
         """The names of artifacts and failure records, readable or not. Raises StoreError."""

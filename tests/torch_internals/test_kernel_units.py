@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.cpp_builder import is_gcc
 
 from benchmarks.measures.machine_code import of_the_kernel
+from precompiled.store.kernel_files import KernelFile
 from precompiled.torch_internals.inductor import cpp_kernels
 from precompiled.torch_internals.worker import kernel_units
 
@@ -148,6 +151,40 @@ def test_compiler_error_of_one_kernel_is_raised() -> None:
     with pytest.raises(Exception, match="no C\\+\\+") as caught:
         collector.native()
     assert type(caught.value).__name__ == "CppCompileError"
+
+
+@pytest.mark.integration
+def test_kernels_of_a_found_file_are_not_built_and_not_searched_again() -> None:
+    native, _ = built(plain(5), plain(6))
+    ((digest, content),) = native.files.items()
+    searched: list[set[str]] = []
+
+    def find(names: Collection[str]) -> list[KernelFile]:
+        searched.append(set(names))
+        return [KernelFile(digest, content, frozenset(native.kernels))]
+
+    collector = kernel_units.KernelCollector(find_kernels=find)
+    out = torch.zeros(2)
+    for number, item in enumerate((plain(5), plain(6))):
+        kernel = collector.kernel(*item)
+        collector.all_named()
+        kernel(out[number:])
+    assert out.tolist() == [5.0, 6.0]
+    assert searched == [{cpp_kernels.kernel_name(*plain(5))}]
+    assert collector.native() == kernel_units.Native(native.files, native.kernels, built=0, reused=2)
+
+
+@pytest.mark.integration
+def test_kernel_is_built_if_the_found_file_cannot_be_loaded(capfd: pytest.CaptureFixture[str]) -> None:
+    content, name = b"not a library", cpp_kernels.kernel_name(*plain(7))
+    file = KernelFile(hashlib.sha256(content).hexdigest(), content, frozenset({name}))
+    collector = kernel_units.KernelCollector(find_kernels=lambda names: [file])
+    kernel, out = collector.kernel(*plain(7)), torch.zeros(1)
+    kernel(out)
+    native = collector.native()
+    assert (out.tolist(), native.built, native.reused) == ([7.0], 1, 0)
+    assert file.digest not in native.files
+    assert "cannot be loaded" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def compile_graph(
     weights: Sequence[torch.Tensor] = (),
     on_rank_read: Callable[[], None] = lambda: None,
     progress: compile_phases.ProgressReceiver | None = None,
+    find_kernels: kernel_units.FindKernels = lambda names: (),
 ) -> CompileResult:
     """Compile the forward, and the backward if an input requires a gradient. Raises torch's errors, or CompileFailed.
 
@@ -105,6 +106,7 @@ def compile_graph(
     - ``on_rank_read``: called when the compile first reads this rank's coordinates in its meshes. The result is then
       valid for these coordinates only.
     - ``progress``: gets the number of built kernels, and a phase when only the C++ compilers still run.
+    - ``find_kernels``: finds kernels that need no build.
     """
     progress = progress or compile_phases.IgnoredProgress()
     context = TracingContext(input_metadata.new_fake_mode())
@@ -116,7 +118,7 @@ def compile_graph(
         dtensor_state.applied(inputs.get("dtensors")),
         tracing(context),
         _serializable(),
-        kernel_units.collected(progress.kernels) as collector,
+        kernel_units.collected(progress.kernels, find_kernels) as collector,
         frozen_weights.collected(weights),
         no_measurements.choices() as choices,
         libdevice.taken_back(),

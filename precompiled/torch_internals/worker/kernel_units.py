@@ -2,13 +2,15 @@
 
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
-namespace. The kernel's header, flags and machine code are the same as in torch's own build (docs/decisions/0015). A C++
-wrapper (``cpp_wrapper``) contains its kernels and is built separately, as in torch.
+namespace. The kernel's header, flags and machine code are the same as in torch's own build (docs/decisions/0015).
+Kernels that the store has are not built (store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels
+and is built separately, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
 entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads,
-torch._inductor.cpp_builder.is_gcc. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._inductor.cpp_builder.is_gcc, torch._inductor.runtime.cache_dir_utils.cache_dir. Checked on 2.11.0, 2.13.0,
+2.15.0.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +29,11 @@ import torch._inductor.config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache, CppWrapperCodeCache
 from torch._inductor.cpp_builder import is_gcc
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact
+from precompiled.store.kernel_files import KernelFile
 from precompiled.torch_internals.inductor.cpp_kernels import (
     handled,
     kernel_name,
@@ -49,16 +54,23 @@ _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
 
 
+# Returns the files of the store that contain some of the kernels with these names.
+FindKernels = Callable[[Collection[str]], Iterable[KernelFile]]
+
+
 @dataclass(frozen=True)
 class Native:
-    """Built kernels.
+    """The native code of a graph.
 
-    ``files`` maps a SHA-256 to the contents of a ``.so``. ``kernels`` maps a kernel's name to the SHA-256 of its
-    ``.so``.
+    ``files`` maps a SHA-256 to the contents of a ``.so``. ``kernels`` maps each kernel of these files to the SHA-256 of
+    its ``.so``. ``built``, ``reused``: the number of the graph's kernels that this worker has built or found in the
+    store.
     """
 
     files: dict[str, bytes]
     kernels: dict[str, str]
+    built: int
+    reused: int
 
 
 class _Text(CppPythonBindingsCodeCache):
@@ -190,16 +202,21 @@ class KernelCollector:
     built while the backward is lowered. ``native`` raises the compiler's errors.
     """
 
-    def __init__(self, on_progress: Callable[[int, int], None] = lambda built, of: None) -> None:
-        """``on_progress`` gets the numbers of built kernels and of all kernels, after each unit."""
-        self._on_progress = on_progress
+    def __init__(
+        self,
+        on_progress: Callable[[int, int], None] = lambda built, of: None,
+        find_kernels: FindKernels = lambda names: (),
+    ) -> None:
+        """``on_progress`` gets the numbers of available kernels and of all kernels, after each unit."""
+        self._on_progress, self._find_kernels = on_progress, find_kernels
         for cache in (_Build.cache, _WrapperBuild.cache):
             cache.clear()  # so that a killed compiler's kernels are built again; finished kernels are found on disk
         self._kernels: dict[str, _Native] = {}
         self._waiting: list[_Kernel] = []
         self._units: list[_Unit | _WrapperUnit] = []
-        # maps the name of a built kernel to its .so and the file's SHA-256
+        # maps the name of an available kernel to its .so and the file's SHA-256
         self._files: dict[str, tuple[Path, str]] = {}
+        self._reused: set[str] = set()  # the kernels among them that are in files of the store
 
     def kernel(self, argtypes: list[str], source: str) -> _Native:
         kernel = _Kernel(self, argtypes, source)
@@ -216,9 +233,11 @@ class KernelCollector:
         return self._kernels[wrapper.name]
 
     def all_named(self, compiler: AsyncCompile | None = None) -> None:
-        """Start the compilers for the kernels that were collected since the last call."""
-        joining = [kernel for kernel in self._waiting if kernel.joins]
-        self._units += [_Unit([kernel]) for kernel in self._waiting if not kernel.joins]
+        """Start the compilers for the kernels that were collected since the last call and that the store lacks."""
+        self._reuse({kernel.name for kernel in self._waiting} - self._files.keys())
+        missing = [kernel for kernel in self._waiting if kernel.name not in self._files]
+        joining = [kernel for kernel in missing if kernel.joins]
+        self._units += [_Unit([kernel]) for kernel in missing if not kernel.joins]
         self._units += [_Unit(part) for part in divide_kernels(joining, torch._inductor.config.compile_threads or 1)]
         self._waiting = []
 
@@ -239,13 +258,35 @@ class KernelCollector:
             except CorruptArtifact as error:
                 raise ImportError(str(error)) from error
         files = {digest: path.read_bytes() for path, digest in self._files.values()}
-        return Native(files, {name: digest for name, (_, digest) in self._files.items()})
+        reused = len(self._kernels.keys() & self._reused)
+        kernels = {name: digest for name, (_, digest) in self._files.items()}
+        return Native(files, kernels, len(self._kernels) - reused, reused)
+
+    def _reuse(self, names: Collection[str]) -> None:
+        """Take kernels from files of the store. A file that this process cannot load is left out."""
+        for file in self._find_kernels(names) if names else ():
+            # The artifact with this file may be evicted at any time.
+            path = Path(cache_dir(), "reused", f"{file.digest}.so")
+            path.parent.mkdir(exist_ok=True)
+            with durable.replacing(path, 0o700, sync=False) as copy:
+                copy.write(file.content)
+            try:
+                for name in file.kernels.intersection(names):
+                    load_kernel(name, path, file.digest)
+            except CorruptArtifact as error:
+                sys.stderr.write(f"kernels of the store are built again: {error}\n")
+                continue
+            self._files = {name: (path, file.digest) for name in file.kernels} | self._files
+            self._reused |= file.kernels
+
+    def _report_progress(self) -> None:
+        self._on_progress(len(self._kernels.keys() & self._files.keys()), len(self._kernels))
 
     def _build(self) -> None:
         self.all_named()
         units, self._units = self._units, []
         if units:
-            self._on_progress(len(self._files), len(self._kernels))
+            self._report_progress()
         while units:
             unit = units.pop(0)
             try:
@@ -260,7 +301,7 @@ class KernelCollector:
                 continue
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             self._files |= {kernel.name: (path, digest) for kernel in unit.kernels}
-            self._on_progress(len(self._files), len(self._kernels))
+            self._report_progress()
 
 
 def divide_kernels(kernels: Sequence[object], threads: int) -> Iterator[Sequence[Any]]:
@@ -275,7 +316,9 @@ def divide_kernels(kernels: Sequence[object], threads: int) -> Iterator[Sequence
 
 
 @contextmanager
-def collected(on_progress: Callable[[int, int], None]) -> Iterator[KernelCollector]:
-    collector = KernelCollector(on_progress)
+def collected(
+    on_progress: Callable[[int, int], None], find_kernels: FindKernels = lambda names: ()
+) -> Iterator[KernelCollector]:
+    collector = KernelCollector(on_progress, find_kernels)
     with handled(collector):
         yield collector
