@@ -68,6 +68,7 @@ class Host:
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
+            "PRECOMPILED_CHECK": "never",
             # The machine may have the hook installed permanently. It must not act in a plain torch.compile.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import code, functions, graph
+from precompiled.cli import code, functions, graph, reproduction
 from precompiled.cli.app import INTERRUPTED, command
 from precompiled.cli.key_prefixes import KEY, KEY_OR_OTHER, check, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs, table
@@ -85,7 +85,8 @@ def ls_command(out: Output, settings: Settings) -> None:
 @command("show", examples=["precompiled cache show 3f9c0d1e", "precompiled cache show model.Net.forward"])
 @click.argument("key", metavar="KEY|FUNCTION", type=KEY_OR_OTHER)
 @click.option("--code", "with_code", is_flag=True, help="Also print the code that Inductor generated.")
-def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> None:
+@click.option("--repro", is_flag=True, help="Print a Python script that compares eager and compiled results instead.")
+def show_command(out: Output, settings: Settings, key: str, with_code: bool, repro: bool) -> None:
     """Show one graph, or the package of one function.
 
     For a KEY, shows the operations below their source lines, the artifacts and the failure record. The first four
@@ -105,6 +106,10 @@ def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> 
             "The graph is compiled again when a program needs it",
             code="unreadable",
         )
+    if repro:
+        text = reproduction.script(store, whole, artifacts, failure)
+        out.result({"key": whole, "script": text}, text)
+        return
     operations = graph.operations(graph.first_program(store, artifacts, failure))
     packages = _packages(store, whole)
     texts = {artifact.slot: code.of_artifact(store, artifact) for artifact in artifacts if with_code}

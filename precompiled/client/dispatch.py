@@ -158,6 +158,10 @@ class Dispatch:
         # calls the graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
         self.before_next_call = before_next_call
 
+    @property
+    def eager(self) -> EagerRunner:
+        return self._eager
+
     def is_served(self) -> bool:
         """Whether compiled code is loaded."""
         return bool(self._loaded)

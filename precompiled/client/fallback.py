@@ -32,8 +32,7 @@ def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> N
     ):
         item.swap.on(Event.FAILED)
         session.ledger.count_reason("fallbacks", code)
-        first = message.splitlines()[0] if message else ""
-        warn(code, f"a graph stays eager ({code}): {report.name}: {first}")
+        session.outcomes.warn_stays_eager(report.name, code, message)
     elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
         session.ledger.count_reason("fallbacks", code)
         if code != COMPILE_ERROR:  # the compile in process will raise this error

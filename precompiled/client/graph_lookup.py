@@ -15,6 +15,7 @@ from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load_for_graph
 from precompiled.client.process import PROCESS, RecorderProtocol
+from precompiled.client.proof import can_check, prove
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter, as_required, may_stay_eager, stays_eager
@@ -29,6 +30,7 @@ from precompiled.core.errors import (
     StoreError,
     code_of,
 )
+from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph import about, capture, key
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
@@ -96,6 +98,9 @@ class GraphLookup:
         if (why := retrace.why_in_process()) is not None:
             raise why
         if failure is not None:
+            if outcome(failure.reason, runs=False) is Outcome.EAGER and not program.no_stand_in:
+                self.session.outcomes.warn_stays_eager(report.name, failure.reason, failure.message)
+                return self._stay_eager(program, failure)
             raise self._known_to_fail(failure)
         if self.session.settings.mode == "lookup":
             self._keep(program)
@@ -159,6 +164,8 @@ class GraphLookup:
         function = load_for_graph(self.session.store, artifact, program)
         if self.session.stays_eager and not program.no_stand_in:
             function = self.graph.eager()
+        eager = self.graph.eager
+        function = prove(self.session, self.calls, artifact, function, lambda: eager() if can_check(program) else None)
         saved_s = self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
         self.session.ledger.count(hits=1, saved_s=saved_s)
         self.session.loaded_from(artifact)
@@ -181,7 +188,7 @@ class GraphLookup:
         return Refused(failure.message, code=failure.reason)
 
     def _stay_eager(self, program: capture.SerializedGraph, failure: Failure) -> Compiled:
-        """Serve the graph by eager code, because an earlier process found compiled code slower."""
+        """Serve the graph by eager code, because an earlier process found compiled code slower, or wrong."""
         self.session.outcomes.went_back(self.calls, failure.reason, failure.message)
         return self.graph.taking_all(counting(self.calls, self.graph.eager()))
 

@@ -52,6 +52,11 @@ class GraphOutcomes:
         except Warning:  # with `-W error`, the user's program must not get an exception
             log.warning("%s", text)
 
+    def warn_stays_eager(self, name: str, code: str, message: str) -> None:
+        """Warn, once per reason, that the graph ``name`` stays eager."""
+        first = message.partition("\n")[0]
+        self.warn_once(code, f"a graph stays eager ({code}): {name}: {first}")
+
     def base_left_out(self, reason: str) -> None:
         """Count and report an unusable artifact or package of a base store. The lookup ignores it."""
         self._ledger.count_reason("fallbacks", "base-unusable")

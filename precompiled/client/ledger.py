@@ -24,8 +24,8 @@ class GraphReport:
     - ``reason``: the stable code of a bypassed or failed graph, or of a graph whose calls wait ("stand-in-raised");
       otherwise ""
     - ``message``: the reason as a sentence
-    - ``spans``: the times of what this process did for the graph: "lookup", "submit", "wait", "load", "compile in
-      process"
+    - ``spans``: the times of what this process did for the graph: "lookup", "submit", "wait", "load", "check",
+      "compile in process"
     """
 
     id: str

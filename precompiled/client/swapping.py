@@ -6,10 +6,12 @@ import time
 
 from precompiled.client.awaited import Awaited, SessionView
 from precompiled.client.load import load_for_graph
+from precompiled.client.proof import can_check, prove
 from precompiled.client.swap import Event
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.client import cuda_graph_capture
+from precompiled.torch_internals.eager.stand_in import StandIn
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 IN_PIECES = "runs compiled in pieces until the artifact of the whole graph is ready"
@@ -33,8 +35,14 @@ def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exceptio
     if report.message == IN_PIECES:
         report.message = ""
     guards = artifact.manifest.guards
+    function = prove(session, item.calls, artifact, function, lambda: _eager_to_check(item))
     item.dispatch.serve_with(function, guard_check(guards) if guards else None)
     saved_s = item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap, item.waited())
     session.ledger.count(swapped=1, saved_s=saved_s)
     session.loaded_from(artifact)
     return None
+
+
+def _eager_to_check(item: Awaited) -> StandIn | None:
+    eager = item.dispatch.eager
+    return eager if isinstance(eager, StandIn) and can_check(item.program) else None

@@ -72,6 +72,11 @@ class Settings:
     package_audit: float = _setting(
         0.02, "fraction of processes in which Dynamo traces despite a package, to check the package"
     )
+    check: float = _setting(
+        0.02,
+        "fraction of graphs whose compiled code is compared with eager code before its first call; `always`: 1, "
+        "`never`: 0",
+    )
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "directory of the store"})
     base: tuple[Path, ...] = _setting(
@@ -217,6 +222,16 @@ def _tiers(text: str) -> str:
     return found
 
 
+def _fraction(text: str) -> float:
+    try:
+        fraction = float({"always": "1", "never": "0"}.get(text.strip().lower(), text))
+    except ValueError:
+        fraction = -1
+    if not 0 <= fraction <= 1:
+        raise ValueError("expected a number from 0 to 1, always or never")
+    return fraction
+
+
 def _log(text: str) -> str:
     if text not in ("debug", "info", "warning", "error"):
         raise ValueError("expected debug, info, warning or error")
@@ -282,6 +297,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "compile_without_gpu": _switch,
     "packages": lambda value: _packages(str(value)),
     "tiers": lambda value: _tiers(str(value)),
+    "check": lambda value: _fraction(str(value)),
     "autostart": _switch,
     "base": _directories,
     "remote": _remote,
@@ -297,7 +313,7 @@ _FIELDS = {item.name: item for item in fields(Settings)}
 # Settings that a client does not pass as flags to a daemon that it starts. It passes the directories separately.
 CLIENT_ONLY = tuple(
     """
-    autostart base cache_dir compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
+    autostart base cache_dir check compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
     remote_put remote_timeout_s remote_unsigned require runtime_dir tiers wait_s
     """.split()
 )

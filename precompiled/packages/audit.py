@@ -9,7 +9,6 @@ packages from then on. The audited process runs its own trace, so a wrong packag
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 
 from precompiled.packages.describe.errors import NotPortable
@@ -19,11 +18,6 @@ from precompiled.store.packages import PackageStore
 log = logging.getLogger("precompiled.package")
 
 SAID = "this process checked the package by a trace (PRECOMPILED_PACKAGE_AUDIT): both agree"
-
-
-def is_drawn(fraction: float) -> bool:
-    """Whether this process audits its packages. Does not use ``random``, whose state belongs to the user."""
-    return int.from_bytes(os.urandom(4), "little") < fraction * 2**32
 
 
 def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from precompiled.client import session as sessions
-from precompiled.core import interruptions
+from precompiled.core import interruptions, sampling
 from precompiled.core.errors import StoreError
-from precompiled.packages import audit, graphs, requirements
+from precompiled.packages import graphs, requirements
 from precompiled.packages.describe import difference
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
@@ -171,7 +171,7 @@ class EntrySearch:
         Audits only a function's first trace. Later traces depend on which sizes have changed.
         """
         if self._audits is None:
-            self._audits = audit.is_drawn(session.settings.package_audit)
+            self._audits = sampling.is_drawn(session.settings.package_audit)
         return self._audits and entry.header.first and frame.first
 
     def _verify(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from precompiled.client import session as sessions
 from precompiled.client.dispatch import counting
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.load import load_for_graph
+from precompiled.client.proof import can_check, prove
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.submit import Submitter, as_required, stays_eager
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.core.program_data import CaptureState, ProgramData
 from precompiled.graph import capture, devices
@@ -26,6 +29,8 @@ from precompiled.torch_internals.graph import graph_codec
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 from precompiled.torch_internals.ranks import group_names
 from precompiled.torch_internals.user_code import custom_ops, program_classes
+
+log = logging.getLogger("precompiled.package")
 
 
 def load(
@@ -69,7 +74,8 @@ def load(
     )
     whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
-        function = counting(calls, _loaded(session, whole, captured))
+        run = _loaded(session, whole, captured)
+        function = counting(calls, prove(session, calls, whole, run, lambda: _eager_to_check(session, whole, captured)))
     else:
         function = _dispatched(session, artifacts, calls, captured, safe_point)
     calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
@@ -109,7 +115,7 @@ def _dispatched(
 
     program = as_required(session, program)
     try:
-        eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, program.groups), program.device))
+        eager = _eager_here(kept, program)
     except Exception as error:  # an import failed, or a custom operator has changed
         raise Mismatch(f"its graph cannot run eager: {error}") from error
     dispatch = submitter.make_dispatch(program, eager, safe_point, may_submit)
@@ -118,8 +124,26 @@ def _dispatched(
         if artifact.manifest.guards in served:
             continue  # a tuned artifact precedes the untuned artifact with the same guards
         served.add(artifact.manifest.guards)
-        dispatch.serve_with(_loaded(session, artifact, captured), guard_check(artifact.manifest.guards))
+        run = _loaded(session, artifact, captured)
+        proven = prove(session, calls, artifact, run, lambda: eager if can_check(program) else None)
+        dispatch.serve_with(proven, guard_check(artifact.manifest.guards))
     return dispatch.call
+
+
+def _eager_to_check(session: sessions.Session, artifact: Artifact, captured: CaptureState) -> stand_in.StandIn | None:
+    """The stand-in of a graph whose artifact serves all sizes, or None if the graph cannot be checked."""
+    try:
+        kept = program_of(session, artifact)
+        program = as_required(session, capture.restore_program(kept, captured))
+        return _eager_here(kept, program) if can_check(program) else None
+    except Exception as error:  # noqa: BLE001 - an artifact from a remote lacks its program, for example
+        interruptions.pass_on(error)
+        log.info("graph %s: not checked, because its program cannot run eager: %s", artifact.manifest.name, error)
+        return None
+
+
+def _eager_here(kept: ProgramData, program: CaptureState) -> stand_in.StandIn:
+    return eager_of(devices.for_a_client(group_names.for_a_client(kept, program.groups), program.device))
 
 
 def program_of(session: sessions.Session, artifact: Artifact) -> ProgramData:

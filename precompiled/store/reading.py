@@ -122,6 +122,19 @@ class StoreReader:
             return False
 
 
+def read_elsewhere(path: Path) -> tuple[Artifact, dict[str, bytes]]:
+    """Read an artifact in a directory of any name, such as one in quarantine, and the checked contents of its files.
+
+    Raises StoreError or FileNotFoundError.
+    """
+    key = path.name.partition(".")[0]
+    with trust.open_directory(path) as artifact_fd:
+        manifest = trust.read_file(fmt.MANIFEST, artifact_fd, fmt.MAX_MANIFEST_BYTES, shown=str(path / fmt.MANIFEST))
+        artifact = Artifact(path, fmt.open_manifest(manifest, key))
+        files = artifact.manifest.files
+        return artifact, {name: _read_checked(artifact, name, files[name], artifact_fd) for name in files}
+
+
 @contextmanager
 def reading(root: Path) -> Iterator[None]:
     """Turn errors of the file system into StoreError. The caller handles FileNotFoundError."""

@@ -198,15 +198,17 @@ _PROCESS_FIELDS = {item.name for item in fields(RunProcess)}
 
 
 def spans_of(graph: Mapping[str, Any]) -> list[Span]:
-    """The times that a process spent on a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
+    """The times that a process spent on a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``check``, ``compile in
+    process``.
+    """
     return [Span(*span) for span in graph.get("spans", ())]
 
 
 def waited_s(graph: Mapping[str, object]) -> float:
     """The seconds for which a miss blocked the program. Loads do not count, because they run in another thread or
-    during a wait.
+    during a wait. A check is not part of a miss.
     """
-    return sum(span.seconds for span in spans_of(graph) if span.what != "load")
+    return sum(span.seconds for span in spans_of(graph) if span.what not in ("load", "check"))
 
 
 def traces(process: RunProcess) -> list[tuple[str, float]]:

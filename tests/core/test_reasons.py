@@ -147,13 +147,14 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
-    """A pending graph is compiled in process, unless the compile would end this process, would fail in this process
-    too, or was cancelled by the user.
+    """A pending graph is compiled in process, unless the compile would end this process, would fail or give the same
+    wrong code in this process too, or was cancelled by the user.
     """
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}
     while_it_runs = {"device-lost", "job-cancelled", "no-compiler", "submit-failed"}
-    assert eager == ({"key-quarantined", *while_it_runs} if runs else {"key-quarantined"})
+    always = {"key-quarantined", "slower-than-eager", "wrong-result"}
+    assert eager == (always | while_it_runs if runs else always)
     assert {end for code, end in ends.items() if code not in eager} == {Outcome.IN_PROCESS}
     assert outcome("of-another-version", runs=runs) is Outcome.IN_PROCESS
 

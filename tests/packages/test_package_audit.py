@@ -125,12 +125,6 @@ def test_difference_compares_kind_graphs_bytecode_and_guards(
     assert audit.difference((HEADER, kept), (fresh, about(*guards))) == said
 
 
-def test_audit_draws_the_configured_fraction_of_frames() -> None:
-    assert [audit.is_drawn(fraction) for fraction in (0.0, 1.0)] == [False, True]
-    drawn = sum(audit.is_drawn(0.25) for _ in range(4000))
-    assert 700 < drawn < 1300  # 1000 are expected; the limits are ten standard deviations away
-
-
 def test_audit_ignores_the_numbers_in_names_of_locals(served: Host) -> None:
     """A function with a graph break inside a context manager must equal its package, whatever was traced before it.
 

@@ -215,6 +215,11 @@ def run_between(
     return type(outputs)(_Outputs(args, inner, histories).finished(outputs, last))
 
 
+def with_history(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors over the same memory, but not as leaves of the autograd graph."""
+    return tuple(_Inputs.apply(*tensors))
+
+
 def _inside(args: Sequence[object], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
     """Apply the first node. Returns the arguments for the operators, and the ``grad_fn`` of each tensor among them."""
     inner = list(args)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from torch.utils.checkpoint import checkpoint
 
 from precompiled.core import interruptions
 from precompiled.torch_internals.eager import autograd_edges, enclosing_regions, undo_effects
-from precompiled.torch_internals.graph import ambient_modes, operation_effects
+from precompiled.torch_internals.graph import ambient_modes, operation_effects, source_lines
 from precompiled.torch_internals.graph.selective_checkpointing import CONTEXT
 
 log = logging.getLogger("precompiled.stand_in")
@@ -63,7 +64,6 @@ class StandIn:
         self._symbolic = _symbolic_sizes(module)
         self._draws: bool | None = None
         self._module = module
-        self._effects: undo_effects.Effects | None = None  # created at the first run, because most stand-ins never run
         # Maps the positions of the inputs that require a gradient to the positions of the inputs that never get one.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
@@ -85,6 +85,16 @@ class StandIn:
             _mark(outputs[at], dimensions)
         return outputs
 
+    @cached_property
+    def effects(self) -> undo_effects.Effects:
+        """What a run changes. Determined at the first run, because most stand-ins never run."""
+        return undo_effects.Effects(self._module, _chain)
+
+    def input_names(self) -> list[str]:
+        """The program's names of the inputs. Each name occurs once."""
+        names = [source_lines.input_name(node) for node in self._module.graph.find_nodes(op="placeholder")]
+        return [name if names.count(name) == 1 else f"{name} (input {at})" for at, name in enumerate(names)]
+
     def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
         """Prepare a run. Returns a function that undoes the run after an exception.
 
@@ -92,9 +102,7 @@ class StandIn:
         would raise the same exception.
         """
         try:
-            if self._effects is None:
-                self._effects = undo_effects.Effects(self._module, _chain)
-            before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
+            before = self.effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
         except Exception as error:  # a bug in this project must not prevent the run
             interruptions.pass_on(error)
             log.warning("a failed eager run will not be undone", exc_info=True)
@@ -164,6 +172,10 @@ class StandIn:
             return False
         if not (checkpointed or enclosing_regions.in_a_backward() or enclosing_regions.in_a_function()):
             return False
+        return self.draws(args)
+
+    def draws(self, args: Sequence[object]) -> bool:
+        """Whether a run draws random numbers."""
         if self._draws is None:
             self._draws = enclosing_regions.draws(self._run, args)
         return self._draws

@@ -46,6 +46,7 @@ class Effects:
     """
 
     def __init__(self, module: torch.fx.GraphModule, chain: Callable[[torch.fx.Node], list[torch.fx.Node]]) -> None:
+        self._module = module
         self.nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
         self.draws = any(operation_effects.may_draw(node) for node in _nested(module))
         self.writers: set[str] = set()  # names of the nodes that may write to inputs
@@ -63,12 +64,16 @@ class Effects:
                     self.lasting.add(node.name)
         self.inputs = list(inputs)
 
+    def is_opaque(self) -> bool:
+        """Whether the graph calls an operator whose Python code must not run more often than in the program."""
+        return any(_is_opaque(node.target) for node in _nested(self._module))
+
     def before(self, args: Sequence[object], records: Callable[[], bool]) -> Before:
         """The state before a run on ``args``. ``records``: whether autograd would record writes to the inputs."""
         if not self.writers:
-            return Before(self, (), {}, self.lasting, _random_state(args) if self.draws else [])
+            return Before(self, (), {}, self.lasting, random_state(args) if self.draws else [])
         with _disable_current_modes(), torch.no_grad():
-            random = _random_state(args) if self.draws else []
+            random = random_state(args) if self.draws else []
             copies = _copied(args, self.inputs, records)
         if copies is None:
             return Before(self, args, {}, self.writers, random)
@@ -109,8 +114,7 @@ class Before:
             with _disable_current_modes(), torch.no_grad(), self._versions:
                 for at, copy in self._copies.items():
                     self._args[at].copy_(copy)
-        for device, state in self._random:
-            torch.set_rng_state(state) if device.type == "cpu" else torch.cuda.set_rng_state(state, device)
+        restore_random_state(self._random)
         enclosing_regions.forget_saved(self._saved)
         return True
 
@@ -162,13 +166,20 @@ def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bo
         return None
 
 
-def _random_state(args: Sequence[object]) -> list[tuple[torch.device, torch.Tensor]]:
+def random_state(args: Sequence[object]) -> list[tuple[torch.device, torch.Tensor]]:
+    """The random state of the CPU, of the current GPU and of the inputs' GPUs."""
     found = [(torch.device("cpu"), torch.get_rng_state())]
     if torch.cuda.is_initialized():
         devices = {value.device for value in args if isinstance(value, torch.Tensor) and value.is_cuda}
         devices.add(torch.device("cuda", torch.cuda.current_device()))
         found += [(device, torch.cuda.get_rng_state(device)) for device in devices]
     return found
+
+
+def restore_random_state(states: Sequence[tuple[torch.device, torch.Tensor]]) -> None:
+    """``states``: the result of ``random_state``."""
+    for device, state in states:
+        torch.set_rng_state(state) if device.type == "cpu" else torch.cuda.set_rng_state(state, device)
 
 
 def _nested(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:

@@ -55,7 +55,7 @@ def collect(module: torch.fx.GraphModule) -> dict[str, Any]:
         return known[trace]
 
     nodes = [[number(node.stack_trace) for node in graph.graph.nodes] for graph in _graphs(module)]
-    inputs = [_name(node)[:MAX_NAME_CHARS] for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = [input_name(node)[:MAX_NAME_CHARS] for node in module.graph.nodes if node.op == "placeholder"]
     return {"places": list(places), "nodes": nodes, "inputs": inputs}
 
 
@@ -72,7 +72,7 @@ def calls() -> list[Place]:
     return found
 
 
-def _name(node: torch.fx.Node) -> str:
+def input_name(node: torch.fx.Node) -> str:
     """An input's name in the program, or Dynamo's name if its source has none."""
     name = getattr(getattr(node, "_dynamo_source", None), "name", None)
     source = name() if callable(name) else name
