@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from precompiled.client import native
+from precompiled.client import first_calls, native
 from precompiled.core import interruptions
 from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
@@ -47,9 +47,11 @@ def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> C
     try:
         with profiler_ranges.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
             there = program.context.copy()
-            function = gpu_room.with_room(
-                lambda: there.run(load_bundle, contents[fmt.BUNDLE], mapped, program, name), program.device
-            )
+
+            def load() -> Callable[..., object]:
+                return there.run(load_bundle, contents[fmt.BUNDLE], mapped, program, name)
+
+            function = first_calls.load(store, artifact, lambda: gpu_room.with_room(load, program.device))
     except Bypass:
         raise
     except StoreError as error:

@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from precompiled import parts
-from precompiled.client import baking
+from precompiled.client import baking, first_calls
 from precompiled.client.connection import DaemonConnection
 from precompiled.client.count_sender import CountSender
 from precompiled.client.daemon_link import daemon_reachable
@@ -30,6 +30,7 @@ from precompiled.core.errors import NotServed
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.store import run_records
 from precompiled.store.artifacts import Artifact, Store
+from precompiled.store.crashes import refuse_crashing
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
@@ -65,6 +66,7 @@ class Session:
         # How many function reports the parent of this fork had. The parent's run contains them.
         self._inherited = 0
         self._begin_remote()
+        refuse_crashing(self.store, self.settings.failure_ttl_s)
 
     @property
     def requires(self) -> bool:
@@ -173,11 +175,13 @@ class Session:
         self._run.after_fork()
         self.pending.after_fork()
         self.safe_points.after_fork()
+        first_calls.after_fork()
 
     def at_exit(self) -> None:
         if self._left:
             return  # both multiprocessing's finalizer and atexit call this function
         self._left = True
+        first_calls.close()
         if self.settings.mode != "off" and self.recorder is None:
             packages = PROCESS.packages
             functions, files = (packages.reports, packages.files()) if packages is not None else ((), {})

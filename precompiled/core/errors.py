@@ -24,6 +24,8 @@ MADE_UP_DEVICE = "made-up-device"
 OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})
 # A process has measured that compiled calls of a graph take longer than eager calls.
 SLOWER_THAN_EAGER = "slower-than-eager"
+# Several processes crashed in their first calls of an artifact.
+CRASHES_PROCESSES = "crashes-processes"
 # A worker, or a process that records its run, cannot write to the store.
 STORE_UNWRITABLE = "store-unwritable"
 

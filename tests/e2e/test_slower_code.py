@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from support_altered_code import beginning_with, take_altered
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
 from precompiled.client import ask
-from precompiled.core.errors import SLOWER_THAN_EAGER
-from precompiled.store import artifact_format as fmt
-from precompiled.store import eviction
 
 PROGRAM = str(Path(__file__).parent.parent / "programs" / "slower_program.py")
 STEPS = 20  # the slower code must be gone after this many steps
 
 pytestmark = pytest.mark.integration
-
-
-def slowed(source: str) -> str:
-    """The wrapper's code, which sleeps at each call."""
-    begin = "def call(self, args):\n" if "def call(self, args):\n" in source else "def call(args):\n"
-    assert source.count(begin) == 1
-    indent = source.partition(begin)[2]
-    spaces = " " * (len(indent) - len(indent.lstrip(" ")))
-    return source.replace(begin, f"{begin}{spaces}__import__('time').sleep(0.1)\n")
-
-
-def change(host: Host, alter: Callable[[str], str]) -> fmt.Payload:
-    """Remove the only artifact of the store, and return a copy of it whose forward has altered code."""
-    (artifact,) = host.store.all_artifacts()
-    files = host.store.read_some(artifact, list(artifact.manifest.files))
-    bundle = pickle.loads(files[fmt.BUNDLE])
-    forward = bundle.compiled_fw.result
-    forward.source_code = alter(forward.source_code)
-    eviction.clear(host.store)
-    return fmt.Payload(artifact.manifest, {**files, fmt.BUNDLE: pickle.dumps(bundle)})
 
 
 @contextmanager
@@ -56,6 +33,7 @@ def deaf_daemon(host: Host) -> Iterator[None]:
     (host.runtime_dir / "socket").unlink()
 
 
+@pytest.mark.reason("slower-than-eager")
 def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) -> None:
     host.start_daemon()
     first = host.program(PROGRAM).result()
@@ -63,7 +41,7 @@ def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) 
     daemon = psutil.Process(host.status().pid)
     ask.request(host.settings, wire.Stop(), TIMEOUT_S)
     daemon.wait(TIMEOUT_S)
-    slow = change(host, slowed)
+    slow = take_altered(host, beginning_with("__import__('time').sleep(2)"))
 
     with deaf_daemon(host):
         program = host.program(PROGRAM)
@@ -71,13 +49,13 @@ def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) 
         host.store.publish(slow)
         found = program.result()
     ways = found["ways"]
-    assert (found["state"], found["reason"]) == ("failed", SLOWER_THAN_EAGER)
+    assert (found["state"], found["reason"]) == ("failed", "slower-than-eager")
     assert "compiled" in ways[:STEPS] and set(ways[STEPS:]) == {"eager"}
-    assert "ms" in found["message"]
+    assert "slower than eager code" in found["message"]
 
     host.start_daemon()
     again = host.program(PROGRAM).result()
-    assert (again["state"], again["reason"], set(again["ways"])) == ("failed", SLOWER_THAN_EAGER, {"eager"})
+    assert (again["state"], again["reason"], set(again["ways"])) == ("failed", "slower-than-eager", {"eager"})
     assert host.stats().compiled == 0
 
     # A program that asks for compiled code gets it.

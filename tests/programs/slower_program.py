@@ -1,4 +1,4 @@
-"""A training program that steps until its graph has run compiled and then for 60 further steps.
+"""A training program that steps until its graph has run compiled and then for 30 further steps.
 
 Each step is compared with an eager one. Prints how the steps ran ("eager" or "compiled") from the swap on, and the
 graph's report.
@@ -13,7 +13,7 @@ import torch
 
 import precompiled
 
-STEPS_AFTER, PATIENCE_S = 60, 300.0
+STEPS_AFTER, PATIENCE_S = 30, 300.0
 
 
 class Model(torch.nn.Module):

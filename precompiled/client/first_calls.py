@@ -1,0 +1,68 @@
+"""Notes which artifacts this process is about to call for the first time, in case it crashes (store/crashes.py)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from precompiled.store.artifacts import Artifact, Store
+from precompiled.store.crashes import FirstCalls, name_of
+
+_lock = threading.Lock()
+_of: dict[Path, FirstCalls] = {}
+
+
+def load(store: Store, artifact: Artifact, load_code: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """Return ``load_code()``. Notes the load and the code's first calls while they run.
+
+    If the artifact has a backward, its first call lasts until the next call begins, so that the backward counts.
+    """
+    with _lock:
+        noted = _of.setdefault(store.root, FirstCalls(store.root))
+    name, has_backward = name_of(artifact), artifact.manifest.has_backward
+    noted.begin(name)
+    try:
+        code = load_code()
+    finally:
+        noted.finish(name, called=False)
+    run: Callable[..., Any]
+
+    def first(*args: Any) -> Any:
+        nonlocal run
+        run = second if has_backward else code
+        noted.begin(name)
+        if has_backward:
+            return code(*args)
+        try:
+            return code(*args)
+        finally:
+            noted.finish(name, called=True)
+
+    def second(*args: Any) -> Any:
+        nonlocal run
+        run = code
+        noted.finish(name, called=True)
+        return code(*args)
+
+    run = first
+
+    def call(*args: Any) -> Any:
+        return run(*args)
+
+    return call
+
+
+def close() -> None:
+    """The process ends as usual."""
+    for noted in list(_of.values()):
+        noted.close()
+
+
+def after_fork() -> None:
+    """In a fork's child, leave the parent's notes to the parent."""
+    global _lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _lock = threading.Lock()
+    for noted in list(_of.values()):
+        noted.after_fork()
