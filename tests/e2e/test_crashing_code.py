@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from support_altered_code import beginning_with, take_altered
 from support_host import Host
+from support_wrong_artifacts import take_slow_or_crashing
 
 from precompiled.store.crashes import CRASHES, LIMIT, LOADING
 
@@ -21,7 +21,7 @@ def test_fourth_process_compiles_in_process(host: Host) -> None:
     host.start_daemon()
     assert host.program(PROGRAM).result()["state"] == "compiled"
     assert not list((host.store.root / LOADING).iterdir()), "a finished process has left its file"
-    host.store.publish(take_altered(host, beginning_with(CRASH)))
+    host.store.publish(take_slow_or_crashing(host.store, CRASH))
     for _ in range(LIMIT):
         host.program(PROGRAM).ended(status=-signal.SIGSEGV)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support_altered_code import beginning_with, take_altered
 from support_host import TIMEOUT_S, Host
+from support_wrong_artifacts import take_slow_or_crashing
 
 from precompiled import wire
 from precompiled.client import ask
@@ -41,7 +41,7 @@ def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) 
     daemon = psutil.Process(host.status().pid)
     ask.request(host.settings, wire.Stop(), TIMEOUT_S)
     daemon.wait(TIMEOUT_S)
-    slow = take_altered(host, beginning_with("__import__('time').sleep(2)"))
+    slow = take_slow_or_crashing(host.store, "__import__('time').sleep(2)")
 
     with deaf_daemon(host):
         program = host.program(PROGRAM)
