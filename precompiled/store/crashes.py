@@ -1,9 +1,10 @@
 """Counts the processes that crash in their first calls of an artifact. After three crashes, refuses the artifact.
 
-During an artifact's load and first calls, the process keeps a locked file in ``loading/`` with the artifact's name. The
-kernel releases the lock when the process ends. So a file without a lock belongs to a process that ended meanwhile, by a
-signal for example. The next process adds one byte to the artifact's file in ``crashes/``. A process that finishes the
-first calls removes this file. Best effort: errors of the file system end the counting, and no call.
+Each process that loads artifacts has a locked file in ``loading/``. During an artifact's load and first calls, the file
+contains the artifact's name. The kernel releases the lock when the process ends. So a name in a file without a lock is
+from a process that ended meanwhile, by a signal for example. The next process adds one byte to the artifact's file in
+``crashes/``. A process that finishes the first calls removes this file. Best effort: errors of the file system end the
+counting, and no call.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class FirstCalls:
         self._lock = threading.Lock()
         self._fd = -1
         self._path = Path()
+        self._crashed: set[str] = set()  # the artifacts in ``crashes/``
         self._names: dict[str, int] = {}  # maps an artifact to the number of its graphs in this state
 
     def begin(self, name: str) -> None:
@@ -62,15 +64,18 @@ class FirstCalls:
             if self._names[name] <= 0:
                 del self._names[name]
             self._write()
-        if called:
+        if called and name in self._crashed:
+            self._crashed.discard(name)
             with suppress(OSError):
                 os.unlink(self._root / CRASHES / name)
 
     def close(self) -> None:
         """Remove the file, because the process ends as usual."""
-        with self._lock:
-            self._names = {}
-            self._write()
+        with self._lock, suppress(OSError):
+            if self._fd >= 0:
+                self._path.unlink(missing_ok=True)
+                fd, self._fd = self._fd, -1
+                os.close(fd)
 
     def after_fork(self) -> None:
         """In a fork's child, leave the file to the parent."""
@@ -80,19 +85,20 @@ class FirstCalls:
 
     def _write(self) -> None:
         try:
-            if self._names and self._fd < 0:
-                self._path = lines.folder(self._root, LOADING) / temporary_name()
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._fd < 0:
+                self._open()
+            os.ftruncate(self._fd, 0)
             if self._names:
-                os.ftruncate(self._fd, 0)
                 os.pwrite(self._fd, "\n".join(self._names).encode(), 0)
-            elif self._fd >= 0:
-                self._path.unlink(missing_ok=True)
-                fd, self._fd = self._fd, -1
-                os.close(fd)
         except OSError as error:
             interruptions.pass_on(error)
+
+    def _open(self) -> None:
+        with suppress(FileNotFoundError):
+            self._crashed = set(os.listdir(self._root / CRASHES))
+        self._path = lines.folder(self._root, LOADING) / temporary_name()
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def refuse_crashing(store: Store, ttl_s: float) -> None:
@@ -100,14 +106,15 @@ def refuse_crashing(store: Store, ttl_s: float) -> None:
 
     ``ttl_s``: seconds for which a failure record prevents another compile of a refused graph.
     """
+    files: list[Path] = []
     try:
-        names = os.listdir(store.root / LOADING)
+        with os.scandir(store.root / LOADING) as entries:
+            files = [Path(entry.path) for entry in entries if entry.stat(follow_symlinks=False).st_size]
     except OSError as error:
         interruptions.pass_on(error)
-        return
-    for name in names:
+    for file in files:
         try:
-            for crashed in _abandoned(store.root / LOADING / name):
+            for crashed in _abandoned(file):
                 if _add(store.root, crashed) >= LIMIT:
                     _refuse(store, crashed, ttl_s)
         except (OSError, StoreError) as error:  # another process has counted it, or the store is read-only
@@ -124,8 +131,6 @@ def _abandoned(path: Path) -> list[str]:
             return []
         found = os.read(fd, _MAX_BYTES).decode(errors="replace").split()
         age_s = time.time() - os.fstat(fd).st_mtime
-        if not found and age_s < 1.0:
-            return []  # its process has just created it
         path.unlink()  # raises if another process was faster
         return [name for name in found if _NAME.fullmatch(name) and age_s < COUNTS_S]
     finally:

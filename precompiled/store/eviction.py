@@ -13,7 +13,7 @@ from precompiled.core.errors import StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store
-from precompiled.store.crashes import CRASHES
+from precompiled.store.crashes import CRASHES, LOADING
 from precompiled.store.trees import is_directory, remove_at_once, remove_tree, weigh_tree
 
 # Seconds after which a file in tmp/ is removed: its writer counts as dead.
@@ -75,7 +75,7 @@ def evict(store: Store, max_bytes: int, max_inodes: int) -> Evicted:
     cache. The remaining quarantine, workers' cache and packages count towards ``max_bytes``, each up to its share.
     """
     _sweep(store, store.tmp, TMP_MAX_AGE_S)
-    for directory in (store.quarantined, store.root / CRASHES):
+    for directory in (store.quarantined, store.root / CRASHES, store.root / LOADING):
         _sweep(store, directory, QUARANTINE_MAX_AGE_S)
     _sweep_failures(store)
     in_scratch = scratch.shrink(store.root, int(max_bytes * scratch.SHARE))
