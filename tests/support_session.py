@@ -104,6 +104,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
                 "PRECOMPILED_RUNTIME_DIR": str(Path(directory) / "run"),
                 "PRECOMPILED_AUTOSTART": "0",
                 "PRECOMPILED_MODE": "lookup",
+                "PRECOMPILED_CHECK": "never",
                 "TORCHINDUCTOR_CACHE_DIR": str(Path(directory) / "inductor"),
                 **(settings or {}),
             },

@@ -74,7 +74,13 @@ class Show:
     def plain_variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         # Disable audits, because one process of fifty would trace. TMPDIR also gets Inductor's precompiled header.
-        return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "TMPDIR": str(self.temporary)}
+        return {
+            **kept,
+            "HF_HUB_OFFLINE": "1",
+            "PRECOMPILED_PACKAGE_AUDIT": "0",
+            "PRECOMPILED_CHECK": "never",
+            "TMPDIR": str(self.temporary),
+        }
 
     def train(self, run: Run, steps: int, *, compiled: int = COMPILED_STEPS, most_s: float = math.inf) -> None:
         """Run one process to its end: ``steps`` steps, ``compiled`` of them compiled.

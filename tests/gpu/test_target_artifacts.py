@@ -54,6 +54,7 @@ def environment(place: Path, **extra: str) -> dict[str, str]:
         "PRECOMPILED_CACHE_DIR": str(place / "store"),
         "PRECOMPILED_RUNTIME_DIR": str(place / "run"),
         "PRECOMPILED_PACKAGE_AUDIT": "0",
+        "PRECOMPILED_CHECK": "never",
         "TRITON_CACHE_DIR": str(place / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
     }
