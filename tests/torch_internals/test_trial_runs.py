@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from precompiled.core import memory
 from precompiled.torch_internals.eager import undo_effects
 from precompiled.torch_internals.eager.stand_in import StandIn
 from precompiled.torch_internals.eager.trial_runs import Trial
@@ -162,3 +163,9 @@ def test_calls_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         "the graph has inputs of more than 2 GiB",
         "the graph changes inputs of more than 0 MiB",
     ]
+
+
+def test_no_check_without_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this rule, the kernel could end a program that plain torch would not bring to its limit."""
+    monkeypatch.setattr(memory, "available_bytes", memory.resident_bytes)
+    assert "less memory is free" in trial(layer, X, W).why_not()

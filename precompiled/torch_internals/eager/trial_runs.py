@@ -29,13 +29,14 @@ import torch
 import torch._dynamo.compiled_autograd
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
-from precompiled.core import interruptions
+from precompiled.core import interruptions, memory
 from precompiled.torch_internals.eager import autograd_edges, comparison, undo_effects
 from precompiled.torch_internals.eager.comparison import Difference, Undecided
 from precompiled.torch_internals.eager.stand_in import StandIn
 
 # For larger inputs, the gradients and the reference's inputs could use up the memory.
 _MAX_INPUT_BYTES = 2 << 30
+_SPARE = 2
 _PLAIN = (torch.Tensor, torch.nn.Parameter, int, float, bool, type(None))
 _HALVES = (torch.float16, torch.bfloat16)
 # Maps the dtypes of a run to those of its reference.
@@ -262,6 +263,9 @@ def _why_not_call(args: Sequence[Any], changed: Sequence[int]) -> str:
         return "a CUDA graph is being captured"
     if sum(value.nbytes for value in args if _is_tensor(value)) > _MAX_INPUT_BYTES:
         return f"the graph has inputs of more than {_MAX_INPUT_BYTES >> 30} GiB"
+    # A GPU without memory raises an error, which ends the check. On the CPU, the kernel would end the process.
+    if memory.available_bytes() < _SPARE * memory.resident_bytes():
+        return f"less memory is free than {_SPARE} times the process's memory"
     storages = {autograd_edges.storage(args[at]): args[at] for at in changed if _is_tensor(args[at])}
     if sum(value.untyped_storage().nbytes() for value in storages.values()) > undo_effects.MAX_BYTES:
         return f"the graph changes inputs of more than {undo_effects.MAX_BYTES >> 20} MiB"
