@@ -15,13 +15,13 @@ _of: dict[Path, FirstCalls] = {}
 
 
 def load(store: Store, artifact: Artifact, load_code: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """Return ``load_code()``. Notes the load and the code's first calls while they run.
+    """Return ``load_code()``. Notes the load and the code's first call while they run.
 
-    If the artifact has a backward, its first call lasts until the next call begins, so that the backward counts.
+    A backward does not count: a program that ends with ``os._exit`` after one step would look like a crash in it.
     """
     with _lock:
         noted = _of.setdefault(store.root, FirstCalls(store.root))
-    name, has_backward = name_of(artifact), artifact.manifest.has_backward
+    name = name_of(artifact)
     noted.begin(name)
     try:
         code = load_code()
@@ -31,20 +31,12 @@ def load(store: Store, artifact: Artifact, load_code: Callable[[], Callable[...,
 
     def first(*args: Any) -> Any:
         nonlocal run
-        run = second if has_backward else code
+        run = code
         noted.begin(name)
-        if has_backward:
-            return code(*args)
         try:
             return code(*args)
         finally:
             noted.finish(name, called=True)
-
-    def second(*args: Any) -> Any:
-        nonlocal run
-        run = code
-        noted.finish(name, called=True)
-        return code(*args)
 
     run = first
 
