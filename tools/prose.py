@@ -2,6 +2,7 @@
 
 - A line of Markdown has at most 200 characters.
 - Markdown, docstrings, comments and messages use none of BANNED.
+- No file says to install the distribution `precompiled`, which is an unrelated project on PyPI.
 - The help of each group of commands shows the whole summary of each command.
 
 ``--count`` prints the number of findings of each folder and phrase, instead of each finding. ``--sample docs`` and
@@ -42,6 +43,8 @@ BANNED = {
     r"\bat it\b": "the noun",
     r"# fmt: (skip|off)": "it as ruff format does",
 }
+# An install command with the bare name `precompiled`, up to the end of the code or a comment.
+UNRELATED = re.compile(r"\b(?:pip3?|pipx|uv tool|uv) (?:install|add)\b[^#`\n]*?[ '\"]precompiled(?=[\[\s'\"=<>~`]|$)")
 ANY = re.compile("|".join(BANNED), re.IGNORECASE)
 
 
@@ -88,6 +91,13 @@ def _banned(name: str, number: int, text: str) -> Iterator[Finding]:
     for pattern, instead in BANNED.items():
         for found in re.finditer(pattern, text, re.IGNORECASE):
             yield Finding(name, number, f"{found[0]!r}: write {instead}")
+
+
+def installs_unrelated(name: str, text: str) -> Iterator[Finding]:
+    """Commands that would install the unrelated project."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if UNRELATED.search(line):
+            yield Finding(name, number, "`precompiled` on PyPI is an unrelated project: write torch-precompiled")
 
 
 def in_help() -> Iterator[Finding]:
@@ -157,6 +167,22 @@ def findings() -> Iterator[Finding]:
     for path in tracked(*(f"{folder}/*.py" for folder in PYTHON)):
         if path != Path(__file__):  # this file contains the banned phrases as patterns
             yield from in_python(path)
+    for path in tracked(
+        "*.md",
+        "*.py",
+        "*.yml",
+        "*.yaml",
+        "*.toml",
+        "*.sh",
+        "*.tsv",
+        "*.service",
+        "*.1",
+        "*Dockerfile",
+        "Makefile",
+        ".ci/*",
+    ):
+        if path.name != "test_install_names.py":  # has such commands, to test this rule
+            yield from installs_unrelated(str(path.relative_to(ROOT)), path.read_text())
     yield from in_help()
 
 

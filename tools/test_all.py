@@ -41,7 +41,7 @@ def _with_podman() -> str:
 
 
 def _with_ray() -> str:
-    found = (text.partition(";") for text in requires("precompiled") or ())
+    found = (text.partition(";") for text in requires("torch-precompiled") or ())
     ray = next(what.strip() for what, _, when in found if what.startswith("ray") and "test-farm" in when)
     asked = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", ray]
     return "" if subprocess.run(asked, capture_output=True, check=False).returncode == 0 else f"pip can get no {ray}"

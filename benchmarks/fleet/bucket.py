@@ -43,7 +43,7 @@ def served() -> Iterator[int]:
         deadline = time.monotonic() + STARTS_S
         while not _made(port):
             if time.monotonic() > deadline or server.poll() is not None:
-                raise RuntimeError("moto's S3 server does not start: pip install precompiled[test-s3]")
+                raise RuntimeError("moto's S3 server does not start: pip install '.[test-s3]'")
             time.sleep(0.05)
         yield port
     finally:

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from precompiled.cli import probe, pth
+from precompiled.cli import distributions, probe, pth
 from precompiled.core import python_path
 from precompiled.core.check import Check
 from precompiled.core.config import ENV_PREFIX, NAMES, Settings
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
-from precompiled.version import ON, SWITCH, switched_off
+from precompiled.version import ON, SWITCH, VERSION, switched_off
 
 # Names after PRECOMPILED_ that are not settings: internal variables, and variables of examples/deploy and of this
 # project's tests and benchmarks.
@@ -31,6 +31,7 @@ def run(settings: Settings) -> Iterator[Check]:
     variables = dict(os.environ)
     yield switch(variables, settings.mode, settings.require)
     yield check_variable_names(variables)
+    yield installation()
     yield pth_file(pth.write_files())
     yield here(variables, probe.ask(variables))
     yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
@@ -87,6 +88,13 @@ def check_variable_names(variables: Mapping[str, str]) -> Check:
         f"no {'setting is' if len(said) == 1 else 'settings are'} named {', '.join(said)}",
         "Correct or unset them; `precompiled config` lists the settings",
     )
+
+
+def installation() -> Check:
+    """Whether another distribution overwrites files of this package."""
+    if (found := distributions.conflict()) is not None:
+        return Check("installation", "fail", *found)
+    return Check("installation", "ok", f"{distributions.NAME} {VERSION}")
 
 
 def pth_file(paths: list[Path]) -> Check:

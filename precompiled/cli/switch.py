@@ -108,8 +108,10 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
 
     Writes a file with one readable line to the interpreter's site-packages. `precompiled disable` removes the file.
     """
-    from precompiled.cli import probe, pth
+    from precompiled.cli import distributions, probe, pth
 
+    if (found_other := distributions.conflict()) is not None:
+        raise PrecompiledError(*found_other, code="two-distributions")
     directory = pth.user_site() if user else pth.site_packages()
     if directory is None:
         raise PrecompiledError(

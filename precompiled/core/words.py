@@ -27,7 +27,9 @@ def install(extra: str) -> str:
     """The command that installs the optional dependencies ``extra`` of pyproject.toml. No package index has the project
     yet.
     """
-    return f"`pip install '.[{extra}]'` in a clone of precompiled (`'precompiled[{extra}]'` where an index has it)"
+    return (
+        f"`pip install '.[{extra}]'` in a clone of precompiled (`'torch-precompiled[{extra}]'` where an index has it)"
+    )
 
 
 def sentence(text: str) -> str:

@@ -52,6 +52,17 @@ def test_an_invalid_value_switches_nothing_off() -> None:
         assert sound(checks_hook.switch({"PRECOMPILED": value}, "eager", False))
 
 
+def test_unrelated_project_with_files_in_the_same_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sound(checks_hook.installation())
+    unrelated = tmp_path / "precompiled-0.1.11.dist-info"
+    unrelated.mkdir()
+    (unrelated / "METADATA").write_text("Metadata-Version: 2.1\nName: precompiled\nVersion: 0.1.11\n")
+    (unrelated / "RECORD").write_text("precompiled/__init__.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check = checks_hook.installation()
+    assert check.state == "fail" and "0.1.11" in check.message and "uninstall precompiled" in check.action
+
+
 def test_a_misspelt_variable_is_reported() -> None:
     known = {"PRECOMPILED": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_TARGET": "h100", "PATH": "/bin"}
     assert sound(checks_hook.check_variable_names(known))
@@ -370,6 +381,7 @@ def test_all_checks_on_this_host() -> None:
     checks = {item["check"]: item for item in json.loads(done.stdout)}
     expected = {
         "switch",
+        "installation",
         "variables",
         "pth",
         "hook",

@@ -123,6 +123,22 @@ def test_enable_fails_and_removes_the_file_if_the_hook_stays_off(interpreter: In
     assert not (interpreter.site / "precompiled.pth").exists()
 
 
+@pytest.mark.reason("two-distributions")
+def test_unrelated_project_of_the_same_name_is_detected(interpreter: Interpreter) -> None:
+    """Both projects install the folder ``precompiled/``. An editable install of an earlier name has no such files."""
+    unrelated = interpreter.site / "precompiled-0.1.11.dist-info"
+    unrelated.mkdir()
+    (unrelated / "METADATA").write_text("Metadata-Version: 2.1\nName: precompiled\nVersion: 0.1.11\n")
+    (unrelated / "RECORD").write_text("__editable__.precompiled-0.1.11.pth,,\n")
+    interpreter.precompiled("enable")
+    interpreter.precompiled("disable")
+    (unrelated / "RECORD").write_text("precompiled/__init__.py,,\nprecompiled-0.1.11.dist-info/METADATA,,\n")
+    error = interpreter.precompiled("enable", status=1)["error"]
+    assert isinstance(error, dict) and error["code"] == "two-distributions"
+    assert "0.1.11" in error["message"] and f"{interpreter.python} -m pip uninstall precompiled" in error["action"]
+    assert interpreter.ask() == "absent"
+
+
 @pytest.mark.reason("no-user-site")
 def test_user_option_fails_in_a_virtual_environment(interpreter: Interpreter) -> None:
     error = interpreter.precompiled("enable", "--user", status=1)["error"]

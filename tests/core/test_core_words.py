@@ -19,7 +19,7 @@ def extras() -> set[str]:
 
 def test_a_hint_for_an_extra_names_the_clone_and_the_index() -> None:
     assert words.install("metrics") == (
-        "`pip install '.[metrics]'` in a clone of precompiled (`'precompiled[metrics]'` where an index has it)"
+        "`pip install '.[metrics]'` in a clone of precompiled (`'torch-precompiled[metrics]'` where an index has it)"
     )
 
 

@@ -99,12 +99,14 @@ def _made(version: str, may_install: bool) -> str:
                 written.write_text(stamp)
             # Several checkouts share an environment, and an earlier checkout may be gone. The editable install must
             # therefore point to the current checkout.
-            place = folder / "checkout"
-            if not place.exists() or place.read_text() != str(ROOT):
+            place, installed = folder / "checkout", f"torch-precompiled {ROOT}"
+            if not place.exists() or place.read_text() != installed:
+                # An earlier commit installed the distribution under this name.
+                _run([python, "-m", "pip", "uninstall", "-qq", "--yes", "precompiled"])
                 _pip(python, "--no-deps", "-e", str(ROOT))
                 if (has := _probe(str(python))) != version:
                     raise Unavailable(f"pip installed torch {has} for torch=={version}")
-                place.write_text(str(ROOT))
+                place.write_text(installed)
     except OSError as error:
         raise Unavailable(f"{folder} cannot be made: {error}") from error
     return str(python)
