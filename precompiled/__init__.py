@@ -1,9 +1,22 @@
-"""precompiled: a per-host daemon that compiles torch.compile's graphs once, in the background, for every process.
+"""A daemon compiles the graphs of torch.compile, once per host, while the programs run eager.
 
-PYTEST_DONT_REWRITE exempts this file. Otherwise pytest rewrites the assertions in all modules of a plugin's
-distribution.
+Most programs need no call of this module: `precompiled run -- python train.py` switches the hook on. In Python:
 
-``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on.
+    import precompiled
+
+    precompiled.enable()                    # switch the hook on in this process
+    model = torch.compile(model)            # a cache hit, or eager until the daemon has compiled the graphs
+    precompiled.wait()                      # block until no graph is pending
+    print(precompiled.report())             # how each graph was served, and why
+
+    try:                                    # with PRECOMPILED_REQUIRE=1
+        model(x)
+    except precompiled.NotServed as error:
+        print(error.code)                   # `precompiled explain CODE` says more
+
+The command line is `precompiled --help`. The modules listed below are internal, and may change with any version.
+
+(PYTEST_DONT_REWRITE: pytest need not rewrite this file.)
 """
 
 # This file imports nothing, not even typing. With the hook on, every Python process of the host runs this file at its
@@ -16,9 +29,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from precompiled.client.ledger import GraphReport
+    from precompiled.core.errors import ConfigError, NotServed, PackageError, PrecompiledError
     from precompiled.packages.function_report import FunctionReport
 
 __all__ = [
+    "ConfigError",
+    "FunctionReport",
+    "GraphReport",
+    "NotServed",
+    "PackageError",
+    "PrecompiledError",
     "__version__",
     "disable",
     "enable",
@@ -29,6 +49,29 @@ __all__ = [
     "save_package",
     "wait",
 ]
+
+# The modules of the classes above.
+_HOMES = {
+    "ConfigError": "precompiled.core.errors",
+    "FunctionReport": "precompiled.packages.function_report",
+    "GraphReport": "precompiled.client.ledger",
+    "NotServed": "precompiled.core.errors",
+    "PackageError": "precompiled.core.errors",
+    "PrecompiledError": "precompiled.core.errors",
+}
+
+
+def __getattr__(name: str) -> "type":
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: type = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> "list[str]":
+    return __all__
 
 
 def enable(mode: "str | None" = None) -> bool:
@@ -62,19 +105,21 @@ def wait(timeout: "float | None" = None) -> bool:
 
 
 def report() -> "list[GraphReport]":
-    """Return a report for each graph of this process, in the order of their captures."""
+    """Return a report for each graph of this process, in the order of their captures. The list prints as a table."""
     from precompiled.client.process import PROCESS
+    from precompiled.client.report_table import GraphReports
 
-    return [] if PROCESS.session is None else PROCESS.session.reports()
+    return GraphReports([] if PROCESS.session is None else PROCESS.session.reports())
 
 
 def package_report() -> "list[FunctionReport]":
     """Return a report for each frame with tensors that Dynamo handled while packages were on. Each report lists failed
-    guards.
+    guards. The list prints as a table.
     """
     from precompiled.client.process import PROCESS
+    from precompiled.packages.function_report import FunctionReports
 
-    return [] if PROCESS.packages is None else list(PROCESS.packages.reports)
+    return FunctionReports([] if PROCESS.packages is None else PROCESS.packages.reports)
 
 
 def save_package(compiled: "object", path: "str") -> None:

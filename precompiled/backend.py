@@ -27,6 +27,7 @@ from precompiled.core import config, interruptions
 from precompiled.core.errors import Bypass, NotServed, Refused, code_of
 from precompiled.torch_internals.client import (
     compile_after_trace,
+    dynamo_errors,
     graph_lowering,
     inductor_backend,
     standalone_compile,
@@ -142,7 +143,8 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
     except Exception as error:  # for example, a setting that cannot be used
         interruptions.pass_on(error)
         if config.required_by_environment():
-            raise NotServed(graph_name(module), code_of(error, "internal-error"), str(error)) from error
+            refused = NotServed(graph_name(module), code_of(error, "internal-error"), str(error))
+            raise dynamo_errors.unwrapped(refused, error) from error
         log.warning("torch.compile compiles in process: %s", error)
         return None
     if session.settings.mode == "off":
@@ -184,7 +186,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
     if session.requires:
         session.outcomes.not_served(calls, code, message)
         session.outcomes.note(calls.snapshot())
-        raise NotServed(calls.report.name, code, message) from cause
+        raise dynamo_errors.unwrapped(NotServed(calls.report.name, code, message), cause) from cause
     # Compile outside the exception handlers, so that torch's exception does not have the error above as its context.
     calls.bypassed(code, message)
     started = time.perf_counter()

@@ -10,7 +10,7 @@ import os
 from precompiled import bootstrap, routing
 from precompiled.client.process import PROCESS
 from precompiled.core import config
-from precompiled.core.errors import PrecompiledError
+from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import switched_off
 
 
@@ -22,6 +22,10 @@ def enable(mode: str | None = None) -> bool:
     PrecompiledError if routing fails. (The hook at start-up raises no errors.)
     """
     if mode is not None:
+        try:
+            config.parse("mode", mode)
+        except ValueError as error:
+            raise ConfigError(f"enable() got the mode {mode!r}: {error}", "Pass one of these modes, or none") from error
         config.load({**PROCESS.given, "mode": mode})  # raises for a bad mode before anything has changed
         PROCESS.given["mode"] = mode
     if switched_off(os.environ):

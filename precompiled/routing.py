@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from precompiled.client.process import PROCESS
-from precompiled.core import config, interruptions
+from precompiled.core import config, interruptions, user_warnings
 from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
@@ -38,7 +37,7 @@ def on_torch_imported() -> None:
         if not isinstance(error, ConfigError):
             raise
         # Without the warning, the user would not learn that the setting has no effect.
-        warnings.warn(f"precompiled is off in this process: {error}", RuntimeWarning, stacklevel=2)
+        user_warnings.warn(f"precompiled is off in this process: {error}")
         raise
 
 
@@ -112,9 +111,11 @@ def _refuse_all(error: Exception) -> None:
 
 
 def _not_served(module: object, error: Exception) -> NotServed:
+    from precompiled.torch_internals.client import dynamo_errors
     from precompiled.torch_internals.graph.graph_names import graph_name
 
-    return NotServed(graph_name(module), code_of(error, "internal-error"), f"torch.compile is not routed: {error}")
+    said = f"torch.compile is not routed: {error}"
+    return dynamo_errors.unwrapped(NotServed(graph_name(module), code_of(error, "internal-error"), said), error)
 
 
 def _went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:

@@ -302,7 +302,8 @@ def test_broken_package_does_not_stop_an_interpreter(
 def test_invalid_setting_warns_once_and_torch_works(fake_torch: Path) -> None:
     done = python("import torch; print(torch.WHOLE)", fake_torch, env={"PRECOMPILED_MODE": "fast"})
     assert done.returncode == 0 and done.stdout == "True\n"
-    assert "RuntimeWarning" in done.stderr and "PRECOMPILED_MODE" in done.stderr
+    assert done.stderr.startswith("precompiled:0: RuntimeWarning: precompiled is off in this process: ")
+    assert "PRECOMPILED_MODE" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_interpreter_without_precompiled_starts_normally() -> None:

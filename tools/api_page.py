@@ -17,9 +17,6 @@ PAGE = ROOT / "docs" / "reference" / "api.md"
 sys.path.insert(0, str(ROOT))
 
 import precompiled  # noqa: E402 - needs the sys.path entry above
-from precompiled.client.ledger import GraphReport  # noqa: E402
-from precompiled.core import errors  # noqa: E402
-from precompiled.packages.function_report import FunctionReport  # noqa: E402
 
 _HEAD = """\
 # What programs may call
@@ -28,7 +25,7 @@ This page lists the functions, reports and errors of `import precompiled`. Names
 are stable. Others may change with any version ([upgrading.md](../guides/upgrading.md)). No function imports torch
 before your program does. `python tools/api_page.py` makes this page from docstrings.
 """
-_ERRORS = (errors.PrecompiledError, errors.ConfigError, errors.PackageError, errors.NotServed)
+_ERRORS = (precompiled.PrecompiledError, precompiled.ConfigError, precompiled.PackageError, precompiled.NotServed)
 
 
 def page() -> str:
@@ -44,7 +41,7 @@ def _page() -> Iterator[str]:
             yield _text(function)
     yield '## `torch.compile(model, backend="precompiled")`\n'
     yield "Let precompiled serve only this model, without the hook. The arguments `mode=` and `options=` also work.\n"
-    for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
+    for kind, gives in ((precompiled.GraphReport, "report"), (precompiled.FunctionReport, "package_report")):
         yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"
         yield _text(kind)
         yield "Fields:\n"
@@ -55,7 +52,7 @@ def _page() -> Iterator[str]:
         yield textwrap.indent(lines, "  ").replace("  ", "- ", 1)
         yield from (f"- {text}: {comments[name]}" for name, text in fields if name in comments)
         yield ""
-    yield "## Errors, in `precompiled.core.errors`\n"
+    yield "## Errors\n"
     yield (
         "Each error has a stable `code` ([reasons.md](reasons.md)), a `message`, and an `action` that says what you can"
         " do.\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import warnings
 from collections.abc import Callable
 
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.run_recorder import RunRecord
+from precompiled.core import user_warnings
 from precompiled.core.errors import COMPILE_ERROR, NO_COMPILER, NO_COMPILER_ACTION
 from precompiled.core.spans import Span
 from precompiled.store import run_records
@@ -47,8 +47,7 @@ class GraphOutcomes:
                 return
             self._warned.add(code)
         try:
-            # The warning names no source line, because most warnings come from a thread without user frames.
-            warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
+            user_warnings.warn(text)
         except Warning:  # with `-W error`, the user's program must not get an exception
             log.warning("%s", text)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core.spans import Span, span_until_now
+from precompiled.core.words import format_count
 
 MAX_SPANS = 32  # spans per graph: a loop whose sizes always change loads variants without end
 
@@ -43,6 +44,11 @@ class GraphReport:
     calls_eager: int = 0
     calls_compiled: int = 0
     spans: list[Span] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        why = self.source or self.reason
+        calls = f"{self.calls_eager} eager and {format_count(self.calls_compiled, 'compiled call')}"
+        return f"<GraphReport {self.name}: {self.state}{f' ({why})' if why else ''}, {calls}>"
 
 
 class Ledger:

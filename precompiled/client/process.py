@@ -1,8 +1,7 @@
 """Holds the state of this process that outlives a call.
 
-The module that creates an object stores the object in its slot. Readers handle an empty slot: without a session,
-``precompiled.report()`` imports nothing. A protocol describes each object, so this file imports none of these modules,
-and all of them may import it.
+The module that creates an object stores the object in its slot. Readers handle an empty slot. A protocol
+describes each object, so this file imports none of these modules, and all of them may import it.
 """
 
 from __future__ import annotations

@@ -105,9 +105,7 @@ class NotServed(PrecompiledError):
     """With ``PRECOMPILED_REQUIRE=1``, calls raise ``NotServed`` instead of compiling in process or running eager.
     ``code`` has the reason.
 
-    If the call compiles a graph, Dynamo wraps this error: the call raises
-    ``torch._dynamo.exc.BackendCompilerFailed``, whose ``inner_exception`` is the ``NotServed``. If no artifact of a
-    compiled graph serves the sizes of a call, the call raises ``NotServed`` itself.
+    ``graph`` is the graph's name in ``report()``. The next call tries again.
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:
@@ -126,4 +124,7 @@ class NotServed(PrecompiledError):
             "Without PRECOMPILED_REQUIRE=1, the program would run with plain torch.compile or eager",
             code=code,
         )
-        self.graph = graph
+        self.graph, self._arguments = graph, (graph, code, message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NotServed, self._arguments  # the default passes the finished message as the only argument

@@ -9,8 +9,8 @@ packages from then on. The audited process runs its own trace, so a wrong packag
 from __future__ import annotations
 
 import logging
-import warnings
 
+from precompiled.core import user_warnings
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.store.package_format import About, Header
 from precompiled.store.packages import PackageStore
@@ -42,9 +42,5 @@ def refuse(store: PackageStore, header: Header, differs: str) -> NotPortable:
     said = f"a trace of {name} differs from its package: {differs}. This store disabled the packages of {name}"
     store.refuse(header, said)
     log.warning("%s", said)
-    warnings.warn(
-        f"precompiled: {said}. This process runs the traced code. Please report this bug, with the function's source",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    user_warnings.warn(f"{said}. This process runs the traced code. Please report this bug, with the function's source")
     return NotPortable(said, code="package-audit")

@@ -28,7 +28,7 @@ from precompiled.packages.dynamo import dynamo_frames, frame_entry
 from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
 from precompiled.packages.entry_building import BuiltEntry, build_entry
 from precompiled.packages.entry_search import EntrySearch, FrameSearch
-from precompiled.packages.function_report import FunctionReport, shown_name
+from precompiled.packages.function_report import FunctionReport
 from precompiled.packages.program import ANY, UNKNOWN, Program
 from precompiled.packages.publisher import Publisher
 from precompiled.packages.source_files import SourceFiles
@@ -181,7 +181,7 @@ class Automatic:
         """Publish the result of a trace, or compare the result with the audited entry. Never raises."""
         # Under a torch function mode, Dynamo does not call ``find``, so ``_looked`` may be of another frame.
         looked = self._looked if self._looked.frame() is frame else FrameSearch()
-        report = FunctionReport(shown_name(frame), "recorded", reasons=tuple(looked.reasons))
+        report = FunctionReport(frame.shown_name, "recorded", reasons=tuple(looked.reasons))
         try:
             session = sessions.current()
             if _is_off(session):

@@ -18,7 +18,7 @@ from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_frames, entry_codec, frame_entry, installing
 from precompiled.packages.dynamo.frame_entry import Frame
-from precompiled.packages.function_report import FunctionReport, shown_name
+from precompiled.packages.function_report import FunctionReport
 from precompiled.packages.program import ANY, Program
 from precompiled.packages.source_files import SourceFiles
 from precompiled.store import package_format as fmt
@@ -113,7 +113,7 @@ class EntrySearch:
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
                 self._used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
-            return result, FunctionReport(shown_name(frame), state, guards=entry.header.guards)
+            return result, FunctionReport(frame.shown_name, state, guards=entry.header.guards)
         # Mention entries of other programs only if no entry of this program gave a reason.
         if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
             looked.reasons.append("the code of the program has changed since the trace")

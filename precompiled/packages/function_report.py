@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from precompiled.packages.dynamo.frame_entry import Frame
-from precompiled.store import package_format as fmt
+from precompiled.client.report_table import ReportTable
 
 
 @dataclass
@@ -31,10 +30,19 @@ class FunctionReport:
     guards: int = 0
     find_s: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"<FunctionReport {self.name}: {self.state}{f' ({self.reason})' if self.reason else ''}>"
 
-def shown_name(frame: Frame) -> str:
-    """The frame's name for reports. For a module of torch's own (nn.Sequential), the name of its class."""
-    wrapped = type(frame.local.get("fn"))
-    if frame.module == fmt.WRAPPER:
-        return f"{wrapped.__module__}.{wrapped.__qualname__}"
-    return f"{frame.module}.{frame.qualname}"
+
+class FunctionReports(ReportTable[FunctionReport]):
+    """The result of ``precompiled.package_report()``."""
+
+    heads = ("FUNCTION", "STATE", "GUARDS")
+    empty = "no frame yet: Dynamo has handled no frame with tensors while packages were on"
+
+    def cells(self, report: FunctionReport) -> tuple[object, ...]:
+        return report.name, report.state, report.guards
+
+    def note(self, report: FunctionReport) -> str:
+        why = f"{report.reason}: {report.message}" if report.reason else "; ".join(dict.fromkeys(report.reasons))
+        return why.partition("\n")[0]

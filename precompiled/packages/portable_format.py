@@ -15,6 +15,7 @@ Version history: 1, first version.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import os
 import tarfile
@@ -64,9 +65,10 @@ def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
                 item.size, item.mode = len(data), 0o600
                 tar.addfile(item, io.BytesIO(data))
     except OSError as error:
-        raise PackageError(
-            f"{path} cannot be written: {error}", "Free some space, or save it elsewhere", code="package-unwritable"
-        ) from error
+        action = "Free some space" if error.errno == errno.ENOSPC else "Save it in a folder that you can write to"
+        if not path.absolute().parent.is_dir():
+            action = f"Create the folder {path.absolute().parent}"
+        raise PackageError(f"{path} cannot be written: {error.strerror}", action, code="package-unwritable") from error
 
 
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:

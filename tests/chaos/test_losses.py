@@ -87,7 +87,7 @@ def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> No
         assert {(graph["state"], graph["source"]) for graph in result["reports"]} == {("bypassed", "inline")}
         assert {graph["reason"] for graph in result["reports"]} <= {"no-daemon", "socket-path-too-long"}
         assert result["compiles"] == len(result["reports"])
-        warnings = [line for line in client.errors if "RuntimeWarning: precompiled" in line]
+        warnings = [line for line in client.errors if line.startswith("precompiled:0: RuntimeWarning: ")]
         assert len(warnings) == 1, client.text()
 
 

@@ -175,7 +175,7 @@ def test_graph_finished_during_a_resubmit_leaves_no_submit(monkeypatch: pytest.M
         assert not connection._submits and awaited.wait(0)
 
 
-@pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:a graph is compiled in process:RuntimeWarning")
 def test_call_that_must_not_run_eager_waits_for_another_threads_compile() -> None:
     with deaf_daemon() as here:
         call(here)

@@ -127,7 +127,7 @@ def is_right(found: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore", "precompiled", RuntimeWarning)
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="precompiled")
     torch.manual_seed(0)
     model, inputs = globals()[sys.argv[1]]()
     plain = copy.deepcopy(model)

@@ -42,7 +42,7 @@ def main() -> None:
     names = sys.argv[1:] or list(ROWS)
     if names[0] == "every-sixteenth":
         names = [name for number, name in enumerate(ROWS) if number % 16 == 0 or name in names]
-    warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # many test suites treat warnings as errors
+    warnings.filterwarnings("error", category=RuntimeWarning, module="precompiled")  # as many test suites do
     precompiled.enable()
     compiles = torch._dynamo.utils.counters["aot_autograd"]
     answers = {}

@@ -20,7 +20,7 @@ class Counting(torch.nn.Module):
         return torch.mul(x, y).sin() * self.seen
 
 
-warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # many test suites treat warnings as errors
+warnings.filterwarnings("error", category=RuntimeWarning, module="precompiled")  # as many test suites do
 precompiled.enable()
 module = Counting()
 compiled = torch.compile(lambda x, y: module(x, y) + module(x, y), fullgraph=True)
