@@ -4,15 +4,16 @@ Most programs need no call of this module: `precompiled run -- python train.py` 
 
     import precompiled
 
-    precompiled.enable()                    # switch the hook on in this process
-    model = torch.compile(model)            # a cache hit, or eager until the daemon has compiled the graphs
-    precompiled.wait()                      # block until no graph is pending
-    print(precompiled.report())             # how each graph was served, and why
+    precompiled.enable()                                # switch the hook on in this process
+    model = torch.compile(model)                        # a cache hit, or eager until the graphs are compiled
+    other = precompiled.bypass(torch.compile(other))    # leave this model to torch
+    precompiled.wait()                                  # block until no graph is pending
+    print(precompiled.report())                         # how each graph was served, and why
 
-    try:                                    # with PRECOMPILED_REQUIRE=1
+    try:                                                # with PRECOMPILED_REQUIRE=1
         model(x)
     except precompiled.NotServed as error:
-        print(error.code)                   # `precompiled explain CODE` says more
+        print(error.code)                               # `precompiled explain CODE` says more
 
 The command line is `precompiled --help`. The modules listed below are internal, and may change with any version.
 
@@ -26,11 +27,14 @@ from precompiled.version import VERSION as __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from contextlib import AbstractContextManager
+    from typing import Any, TypeVar
 
     from precompiled.client.ledger import GraphReport
     from precompiled.core.errors import ConfigError, NotServed, PackageError, PrecompiledError
     from precompiled.packages.function_report import FunctionReport
+
+    Compiled = TypeVar("Compiled")
 
 __all__ = [
     "ConfigError",
@@ -40,6 +44,8 @@ __all__ = [
     "PackageError",
     "PrecompiledError",
     "__version__",
+    "bypass",
+    "bypassed",
     "disable",
     "enable",
     "entry_point",
@@ -93,6 +99,38 @@ def disable() -> None:
 
     hook.disable()
     _forget_settings()
+
+
+def bypass(compiled: "Compiled") -> "Compiled":
+    """Leave one model or function to torch, while precompiled serves the others. Returns its argument.
+
+    ``compiled`` is what torch.compile returned, or a module after ``module.compile()``. Call ``bypass`` before the
+    model's first call, because graphs that are already compiled stay in use. Example:
+    ``bypass(torch.compile(model))``
+    """
+    from precompiled.torch_internals.client import bypassed_backend
+
+    if not bypassed_backend.bypass(compiled):
+        from precompiled.core import user_warnings
+
+        user_warnings.warn(
+            f"bypass() has no effect on {type(compiled).__name__}: it is not the result of torch.compile with the "
+            "default backend. Write precompiled.bypass(torch.compile(model))"
+        )
+    return compiled
+
+
+def bypassed() -> "AbstractContextManager[None]":
+    """Leave to torch what a ``with`` block compiles. In the block, in the same thread or asyncio task, applies to
+
+    - each graph that a call compiles
+    - each call of torch.compile: its result stays bypassed after the block, as after ``bypass``
+
+    Graphs that are already compiled stay in use. Blocks can be nested.
+    """
+    from precompiled.core import bypassing
+
+    return bypassing.bypassed()
 
 
 def wait(timeout: "float | None" = None) -> bool:

@@ -23,7 +23,7 @@ from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.process import RecorderProtocol
 from precompiled.client.session import Session
 from precompiled.client.swap import State
-from precompiled.core import config, interruptions
+from precompiled.core import bypassing, config, interruptions
 from precompiled.core.errors import Bypass, NotServed, Refused, code_of
 from precompiled.torch_internals.client import (
     compile_after_trace,
@@ -63,6 +63,8 @@ def compile_or_swap(
     exception that makes Dynamo retrace (fixed_floats.trace_again). With PRECOMPILED_REQUIRE=1, raises NotServed instead
     of calling ``in_process`` or leaving the graph eager (docs/decisions/0045).
     """
+    if bypassing.is_active():
+        return leave_to_torch(module, in_process)
     begun = _begun(module)
     if begun is None:
         return in_process()
@@ -110,6 +112,8 @@ def compile_ahead(
     ``written_down``: torch must be able to serialize the result (standalone_compile.SavedCallable). Returns
     ``served(callable)``, or the result of ``in_process``. Raises as ``compile_or_swap`` does.
     """
+    if bypassing.is_active():
+        return leave_to_torch(module, in_process)
     begun = _begun(module)
     if begun is None:
         return in_process()
@@ -222,6 +226,20 @@ def _compiled_or_eager(
     calls.left_eager()
     session.outcomes.stays_eager_without_compiler(calls.report, problem)
     return stand_in.StandIn(copy)
+
+
+def leave_to_torch(module: torch.fx.GraphModule, in_process: Callable[[], Any]) -> Any:
+    """Compile a graph in process, because the program switched precompiled off for it. Returns torch's own result."""
+    begun = _begun(module)
+    if begun is None:
+        return in_process()
+    session, calls = begun
+    session.ledger.count_reason("bypassed", "switched-off")
+    calls.bypassed("switched-off", "the program bypasses precompiled for this graph")
+    with direct_inductor_calls.ours():
+        compiled = in_process()
+    session.outcomes.compiled_here(calls)
+    return compiled
 
 
 def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:

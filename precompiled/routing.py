@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precompiled.client.process import PROCESS
-from precompiled.core import config, interruptions, user_warnings
+from precompiled.core import bypassing, config, interruptions, user_warnings
 from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
@@ -51,7 +51,7 @@ def route() -> None:
         return
     from precompiled.torch_internals.client import inductor_route as routes
 
-    routes.install(_serve, _went_around, _first_trace)
+    routes.install(_serve, _leave, _went_around, _first_trace)
     _undo_by(routes.remove)
     if settings.has_helper:
         from precompiled import parts
@@ -99,6 +99,12 @@ def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:
     return backend.compile_or_swap(module, options, in_process)
 
 
+def _leave(module: object, in_process: Callable[[], Any]) -> Any:
+    from precompiled import backend
+
+    return backend.leave_to_torch(module, in_process)
+
+
 def _refuse_all(error: Exception) -> None:
     """Make each compile raise, because ``require`` is set and routing failed (docs/decisions/0045)."""
     from precompiled.torch_internals.client import inductor_route as routes
@@ -127,4 +133,5 @@ def _went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
 def _first_trace() -> None:
     from precompiled.client import session
 
-    session.current().daemon.expect_graph()
+    if not bypassing.is_active():
+        session.current().daemon.expect_graph()

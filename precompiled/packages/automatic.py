@@ -19,7 +19,7 @@ from precompiled import parts
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
-from precompiled.core import interruptions, spans
+from precompiled.core import bypassing, interruptions, spans
 from precompiled.core.errors import code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, requirements
@@ -258,5 +258,5 @@ class Automatic:
 
 
 def _is_off(session: sessions.Session) -> bool:
-    """Whether the settings, read again, switch packages off."""
-    return session.settings.mode == "off" or switched_off(os.environ)
+    """Whether the settings, read again, or the program switch packages off."""
+    return session.settings.mode == "off" or switched_off(os.environ) or bypassing.is_active()

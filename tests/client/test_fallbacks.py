@@ -772,7 +772,7 @@ def test_unsupported_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "1.13.0")
     monkeypatch.setattr(inductor_route, "_patches", Patches())
     with pytest.raises(PrecompiledError, match=r"torch 1\.13\.0 is not supported") as caught:
-        inductor_route.install(_never, _never, _never)
+        inductor_route.install(_never, _never, _never, _never)
     assert caught.value.code == "unsupported-torch" and "Install a torch between" in caught.value.action
     assert torch._TorchCompileInductorWrapper.__call__ is plain
 

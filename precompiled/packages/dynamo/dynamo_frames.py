@@ -9,7 +9,7 @@ Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, Convert
 _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
 get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{ConvertFrameReturn.skip_reason (2.13,
 2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
-torch._dynamo.decorators._nonrecursive_disable_wrapper_code, torch._dynamo.backends.distributed.DDPOptimizer,
+torch._dynamo.decorators._nonrecursive_disable_wrapper_code,
 torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper.config,
 torch._TorchCompileWrapper.{compiler_name, kwargs}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -35,7 +35,7 @@ from precompiled.core import interruptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import dynamo_state, installing, trace_recording
 from precompiled.packages.dynamo.frame_entry import Frame, Traced
-from precompiled.torch_internals.client import inductor_backend
+from precompiled.torch_internals.client import compiled_functions, inductor_backend
 from precompiled.torch_internals.patches import Patches
 
 log = logging.getLogger("precompiled.package")
@@ -178,7 +178,7 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | Non
         return None
     if hooks is not None and (hooks.guard_filter_fn is not None or hooks.guard_export_fn is not None):
         return None
-    owner = _innermost(converter)
+    owner = compiled_functions.innermost(converter)
     options = _options(owner)
     code = frame.f_code
     if options is None or code in convert_frame.output_codes:
@@ -194,19 +194,6 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | Non
     return Frame(
         code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options, owner, hooks, state, first=known == 0
     )
-
-
-def _innermost(converter: object) -> object:
-    """Unwrap Dynamo's wrappers around the backend object that torch.compile() created."""
-    backend = converter
-    cuts = sys.modules.get("torch._dynamo.backends.distributed")  # cuts the graphs of DistributedDataParallel
-    while True:
-        if hasattr(backend, "_torchdynamo_orig_backend"):
-            backend = backend._torchdynamo_orig_backend
-        elif cuts is not None and isinstance(of := getattr(backend, "__self__", None), cuts.DDPOptimizer):
-            backend = of.backend_compile_fn
-        else:
-            return backend
 
 
 def _options(backend: Any) -> dict[str, object] | None:
@@ -230,13 +217,11 @@ def entries_of(owner: object) -> list[tuple[str, str]]:
 
 def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
     """The owner and the function of a result of torch.compile(). Raises NotPortable for other objects."""
-    context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
+    context = compiled_functions.context_of(function)
     if isinstance(function, torch.nn.Module):
-        target = type(vars(function)["_modules"]["_orig_mod"]).forward if context is not None else None
+        original = vars(function)["_modules"].get("_orig_mod")
+        target: Any = type(original).forward if original is not None else None
     else:
-        cells = getattr(function, "__closure__", None) or ()
-        contexts = [cell.cell_contents for cell in cells if hasattr(cell.cell_contents, "callback")]
-        context = contexts[0] if contexts else None
         target = getattr(function, "_torchdynamo_orig_callable", None)
     if isinstance(target, torch.nn.Module):
         target = type(target).forward
@@ -247,7 +232,7 @@ def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
         raise NotPortable(
             "the argument is not what torch.compile() returns for a function or module", code="package-not-compiled"
         )
-    owner = _innermost(context.callback)
+    owner = compiled_functions.backend_of(context)
     if _options(owner) is None:
         raise NotPortable("its backend is not inductor", code="package-not-compiled")
     return owner, target

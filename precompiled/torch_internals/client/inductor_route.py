@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from precompiled.core import interruptions
+from precompiled.core import bypassing, interruptions
 from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
-from precompiled.torch_internals.client import first_trace, garbage_collection
+from precompiled.torch_internals.client import bypassed_backend, first_trace, garbage_collection
 from precompiled.torch_internals.inductor import direct_inductor_calls
 from precompiled.torch_internals.patches import Patches
 
@@ -31,14 +31,16 @@ log = logging.getLogger("precompiled.route")
 _patches = Patches()
 
 Serve = Callable[[torch.fx.GraphModule, dict[str, Any], Callable[[], Any]], Any]
+Leave = Callable[[torch.fx.GraphModule, Callable[[], Any]], Any]
 WentAround = Callable[[Any, bool], Callable[[], None]]
 
 
-def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], None]) -> None:
+def install(serve: Serve, leave: Leave, went_around: WentAround, at_first_trace: Callable[[], None]) -> None:
     """Start routing. Idempotent. Raises PrecompiledError on a torch version that is not supported.
 
     - ``serve``: takes a graph, the options of its torch.compile(), and a function that compiles it in process. Returns
       the graph's callable.
+    - ``leave``: takes a graph that the program leaves to torch (bypassed_backend.py), and the same function
     - ``went_around``: called if code calls Inductor directly (direct_inductor_calls.py).
     - ``at_first_trace``: called once, at the first trace.
     """
@@ -57,6 +59,8 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
         @functools.wraps(original)
         def made(self: object, *args: object, **kwargs: object) -> None:
             original(self, *args, **kwargs)
+            if bypassing.is_active() and bypassed_backend.mark(self):
+                return
             # torch.compile makes the wrapper before Dynamo traces, so the callbacks see the first trace. Registering
             # callbacks imports Dynamo, which torch.compile would import next anyway.
             try:
@@ -68,7 +72,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
         return made
 
-    _patches.replace(wrapper, "__call__", functools.partial(_routed, wrapper, serve))
+    _patches.replace(wrapper, "__call__", functools.partial(_routed, wrapper, serve, leave))
     _patches.replace(wrapper, "__init__", make)
     direct_inductor_calls.install(went_around)
 
@@ -104,7 +108,7 @@ def remove() -> None:
             first_trace.remove()
 
 
-def _routed(wrapper: object, serve: Serve, original: Callable[..., object]) -> Callable[..., object]:
+def _routed(wrapper: object, serve: Serve, leave: Leave, original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def routed(self: Any, model_: object, inputs_: object, **kwargs: Any) -> object:
         def in_process() -> object:
@@ -115,6 +119,8 @@ def _routed(wrapper: object, serve: Serve, original: Callable[..., object]) -> C
             with direct_inductor_calls.ours():
                 return in_process()
 
+        if type(self) is bypassed_backend.BypassedBackend and isinstance(model_, torch.fx.GraphModule):
+            return leave(model_, reported)
         # Serve only plain calls of torch's own wrapper. AOTInductor derives a class from the wrapper.
         patches = kwargs.get("config_patches") or {}
         if (
