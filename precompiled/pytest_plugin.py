@@ -165,7 +165,7 @@ class Reporter:
 
 def format_report(totals: Totals) -> list[str]:
     """The lines of the report."""
-    from precompiled.core.words import format_count, human_seconds
+    from precompiled.core.words import describe_saved, format_count, human_seconds
 
     number = sum(totals.ways.values())
     served = sum(totals.ways.get(way, 0) for way in _SERVED)
@@ -174,7 +174,7 @@ def format_report(totals: Totals) -> list[str]:
         by = ", ".join(f"{totals.ways[way]} {text}" for way, text in _SERVED.items() if totals.ways.get(way))
         lines[0] += f" ({by})"
     if number:
-        saved, waited = human_seconds(totals.saved_s), human_seconds(totals.waited_s)
+        saved, waited = describe_saved(totals.saved_s), human_seconds(totals.waited_s)
         lines.append(f"compiles saved: {saved}; waited for lookups, loads and compiles: {waited}")
     if totals.reasons:
         most = sorted(totals.reasons.items(), key=lambda item: (-item[1], item[0]))

@@ -1,7 +1,7 @@
 """explain: why graphs were compiled or functions traced, or what a code means.
 
 - without an argument, ``--run``: the graphs of a run (cli/runs.py)
-- ``KEY``, ``--last``: one graph, compared with the nearest graph in the store (nearest.py)
+- ``KEY``, ``--newest``: one graph, compared with the nearest graph in the store (nearest.py)
 - ``FUNCTION``: the traces of one function (functions.py)
 - ``CODE``: a line of core/reasons.tsv
 """
@@ -24,6 +24,7 @@ from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
+from precompiled.core.names import shorten_paths
 from precompiled.core.reasons import Reason, plain, read_reasons
 from precompiled.graph import key, listing
 from precompiled.store.artifacts import Store
@@ -46,9 +47,9 @@ def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: 
 
 @command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
 @click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes_and_keys)
-@click.option("--last", is_flag=True, help="Explain the newest graph of any program.")
+@click.option("--newest", is_flag=True, help="Explain the newest graph of any program.")
 @click.option("--run", metavar="NAME", help="Explain all graphs of a run, rank by rank. `last` is your last run.")
-def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool, run: str | None) -> None:
+def explain_command(out: Output, settings: Settings, prefix: str | None, newest: bool, run: str | None) -> None:
     """Show why graphs of your last run were compiled or traced.
 
     \b
@@ -58,9 +59,9 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
               the guard that failed and its source line
     CODE      what a reason such as `no-daemon` means, and what to do
     """
-    given = [prefix is not None, last, run is not None].count(True)
+    given = [prefix is not None, newest, run is not None].count(True)
     if given > 1:
-        raise click.UsageError("Give only one of KEY, FUNCTION, CODE, --last and --run")
+        raise click.UsageError("Give only one of KEY, FUNCTION, CODE, --newest and --run")
     run = run if given else "last"
     if run is not None:
         out.result(*runs.explain(settings, run))
@@ -177,20 +178,23 @@ def _show(found: Explained) -> None:
         click.echo("Why the key was new:")
     for cause in found.causes:
         runs.show_cause(cause, "")
-    if nearest is None:
-        click.echo("The store had no similar graph at the time of the compile.")
-        return
+    if nearest is None or any(cause.kind == "new" for cause in found.causes):
+        return  # a comparison with an unrelated graph would not help
     click.echo(f"\nnearest: {nearest.kept}")
     if found.equal:
         click.echo(f"the same: {', '.join(found.equal)}")
     for section in key.SECTIONS:
         changes = [change for change in nearest.changes if change.section == section]
+        more = listing.different_parameters(nearest.program, found.program) if section == "inputs" else ""
         if changes:
             click.echo(f"\n{TITLES[section]}")
+        if more:  # the positions of the other parameters shift
+            click.echo(f"  {more}")
+            changes = [change for change in changes if not change.parameter]
         for change in changes[:MAX_SHOWN]:
             click.echo(f"  {change}")
             if change.source:
-                click.echo(f"    {change.source}")
+                click.echo(f"    {shorten_paths(change.source)}")
         if len(changes) > MAX_SHOWN:
             click.echo(f"  and {len(changes) - MAX_SHOWN} more: --json has them all")
 

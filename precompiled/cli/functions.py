@@ -6,6 +6,7 @@ Reads the entries of functions without running their code.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import SequenceMatcher
 from typing import Any
@@ -14,7 +15,7 @@ import click
 
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.errors import StoreError
-from precompiled.core.names import in_words
+from precompiled.core.names import in_words, shorten_paths
 from precompiled.core.words import format_count, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
@@ -22,7 +23,7 @@ from precompiled.store.package_format import WRAPPER, About, are_of_other_files,
 from precompiled.store.packages import Entry
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
-MAX_SHOWN = 20
+MAX_SHOWN = 10
 MAX_SUGGESTED = 3
 
 
@@ -138,14 +139,29 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     (last, about), *others = entries
     name = function_of(last)
     compared: list[dict[str, Any]] = []
+    elsewhere = 0
     for other, before in others:
         if are_of_other_files(files_of(last.header, about), files_of(other.header, before)):
-            continue  # an entry of another program
-        if other.header.one_graph == last.header.one_graph:
-            changes = difference.entries((last.header, about), (other.header, before))
+            elsewhere += 1
+        elif other.header.one_graph == last.header.one_graph:
+            found = difference.entries((last.header, about), (other.header, before))
+            # Values come first, because they explain the other differences.
+            found.sort(key=lambda item: not item.is_value)
+            changes = _distinct(str(item) for item in found if not item.is_identity)
             if other.header.code != last.header.code:
                 changes.insert(0, f"the source of {name} itself has changed")
-            compared.append({"entry": other.name, "store": str(other.root), "used": _used(other), "changes": changes})
+            identities = _distinct(str(item) for item in found if item.is_identity)
+            if not changes:
+                changes, identities = identities, []
+            compared.append(
+                {
+                    "entry": other.name,
+                    "store": str(other.root),
+                    "used": _used(other),
+                    "changes": changes,
+                    "identities": identities,
+                }
+            )
     compared.sort(key=lambda item: len(item["changes"]))
     return {
         "function": name,
@@ -154,6 +170,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
         "used": _used(last),
         "stays": about.reason,
         "others": compared,
+        "other_programs": elsewhere,
     }
 
 
@@ -164,21 +181,25 @@ def explain(document: dict[str, Any]) -> None:
         click.echo(f"\nThe function runs uncompiled: {document['stays']}")
     elif not document["others"]:
         click.echo("\nThis program has no other entry to compare.")
+    if number := document["other_programs"]:
+        click.echo(f"{format_count(number, 'entry belongs', 'entries belong')} to other programs.")
     for number, other in enumerate(document["others"]):
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:
             age = human_age(other["used"])
             click.echo(f"\nWhy the nearest other entry, {digits} (used {age} ago), did not serve it:")
             for change in other["changes"][:MAX_SHOWN]:
-                click.echo(f"  {in_words(change)}")
+                click.echo(f"  {shorten_paths(in_words(change))}")
             if len(other["changes"]) > MAX_SHOWN:
                 click.echo(f"  and {len(other['changes']) - MAX_SHOWN} more: --json has them all")
+            if same := len(other["identities"]):
+                click.echo(f"  and {format_count(same, 'object')} that differ only in identity or memory: see --json")
             if not other["changes"]:
                 click.echo("  no guard differs: the trace took another path")
         else:
             first = other["changes"][0] if other["changes"] else "no guard differs"
             more = f", and {len(other['changes']) - 1} more" if len(other["changes"]) > 1 else ""
-            click.echo(f"entry {digits}: {in_words(first)}{more}")
+            click.echo(f"entry {digits}: {shorten_paths(in_words(first))}{more}")
 
 
 # ---------------------------------------------------------------- inside
@@ -205,6 +226,11 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
         raise StoreError(refused[found[0]], "`precompiled cache clear` allows them again", code="package-audit")
     entries.sort(key=_used, reverse=True)
     return [(entry, About.parse(entry.about)) for entry in entries]
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    """Texts that differ in the program's names. Dynamo may reach one value by several names."""
+    return list({in_words(text): text for text in reversed(list(texts))}.values())[::-1]
 
 
 def _meant(name: str, names: set[str]) -> list[str]:

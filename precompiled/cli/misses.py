@@ -33,6 +33,7 @@ _NOUNS = {
     "edit": "edit",
     "way": "way",
     "value": "value",
+    "guard": "value",
     "new": "graph",
 }
 

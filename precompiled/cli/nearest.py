@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from precompiled.cli import setters
+from precompiled.cli import setters, trace_differences
 from precompiled.cli.graph import operations, program_of, read_program
 from precompiled.cli.output import SHOWN_DIGITS, human_age
 from precompiled.core.errors import StoreError
+from precompiled.core.names import in_words
 from precompiled.graph import causes, difference, key, listing
 from precompiled.graph.causes import Cause
 from precompiled.store import artifact_format as fmt
@@ -178,7 +179,14 @@ class Kepts:
         try:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
                 return [causes.new(program, nearest.program if nearest is not None else None)]
-            return causes.causes(nearest.program, program, nearest.changes)
+            found = causes.causes(nearest.program, program, nearest.changes)
+            if any(cause.kind == "edit" for cause in found):
+                return found
+            value = trace_differences.first_value(self._store, target.key, nearest.kept.key)
+            if value is None:
+                return found
+            before, after = value.difference.before, value.difference.here
+            return causes.by_guard(found, in_words(value.where), before, after, value.place)
         except listing.NOT_A_PROGRAM:  # only a part of the program can be compared
             return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +18,8 @@ from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
-from precompiled.core.names import in_words
-from precompiled.core.words import format_count, human_seconds
+from precompiled.core.names import in_words, shorten_paths
+from precompiled.core.words import describe_saved, format_count, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.run_records import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, traces, way
 
@@ -247,28 +248,52 @@ def _show(run: Run, summary: misses.Summary) -> None:
     pairs(
         [
             ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
-            ("compiles saved", human_seconds(sum(g.get("saved_s", 0) for g in graphs))),
+            ("compiles saved", describe_saved(sum(g.get("saved_s", 0) for g in graphs))),
         ]
     )
     for miss in summary.misses[:MAX_SHOWN]:
         _show_miss(miss, run)
     if len(summary.misses) > MAX_SHOWN:
         click.echo(f"\nand {len(summary.misses) - MAX_SHOWN} more: --json has them all")
+    _show_traced(run)
+
+
+def _show_traced(run: Run) -> None:
+    """Print the functions that were traced, without audited ones and without helpers of Python and torch."""
     seconds = {name: spent for process in run.processes for name, spent in traces(process)}
-    _show_table(
-        "functions that were traced",
-        [
-            (
-                item["name"],
-                human_seconds(seconds.get(item["name"], 0.0)),
-                item["state"],
-                item["reason"],
-                _why_traced(process.functions[:number], item),
-            )
-            for process in run.processes
-            for number, item in enumerate(process.functions)
-        ],
+    graphs = {
+        graph.get("name", "").partition(" [")[0] for process in run.processes for graph in process.graphs.values()
+    }
+    rows, audited, helpers = [], set(), set()
+    for process in run.processes:
+        for number, item in enumerate(process.functions):
+            name = item["name"]
+            if item["state"] == "audited":
+                audited.add(name)
+            elif _is_library(name) and not any(name.endswith(f".{graph}") for graph in graphs):
+                helpers.add(name)
+            else:
+                why = _why_traced(process.functions[:number], item)
+                rows.append((name, human_seconds(seconds.get(name, 0.0)), item["state"], item["reason"], why))
+    if audited:
+        click.echo(f"\n{describe_audit(len(audited))}")
+    _show_table("functions that were traced", rows)
+    if helpers:
+        spent = human_seconds(sum(seconds.get(name, 0.0) for name in helpers))
+        click.echo(f"  and {format_count(len(helpers), 'helper')} of Python and torch, {spent}: --json has them all")
+
+
+def describe_audit(functions: int) -> str:
+    """Say why a process traced functions that have packages."""
+    return (
+        f"This run also traced {format_count(functions, 'function')} to check stored packages, and all are right.\n"
+        "  One process in 50 does so (the setting package_audit)."
     )
+
+
+def _is_library(name: str) -> bool:
+    """Whether a function belongs to Python or torch."""
+    return name.partition(".")[0] in {*sys.stdlib_module_names, "torch"} - {"__main__"}
 
 
 def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
@@ -276,7 +301,9 @@ def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) ->
     reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
     why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
-    return in_words(why) if why or not is_first else "no package for its present source: the function is new or edited"
+    if why or not is_first:
+        return shorten_paths(in_words(why))
+    return "no package for its present source: the function is new or edited"
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:
@@ -304,7 +331,7 @@ def _why(graph: dict[str, Any]) -> str:
 def show_cause(cause: Cause, indent: str) -> None:
     """Print a cause of a miss: the old and the new value, the source line, and the advice."""
     click.echo(f"{indent}{cause.what if cause.kind == 'new' else f'{cause.short}: {cause.what}'}")
-    for text in filter(None, (cause.line, cause.advice)):
+    for text in filter(None, (shorten_paths(cause.line), cause.advice)):
         click.echo(f"{indent}  {text}")
 
 

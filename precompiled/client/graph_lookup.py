@@ -31,6 +31,7 @@ from precompiled.core.errors import (
     code_of,
 )
 from precompiled.core.reasons import Outcome, outcome
+from precompiled.core.words import human_seconds
 from precompiled.graph import about, capture, key
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
@@ -181,11 +182,14 @@ class GraphLookup:
         """The exception for a failure record. After a compile error, torch compiles in this process, so that the user
         sees torch's own error (docs/decisions/0018).
         """
+        age = human_seconds(max(0.0, time.time() - failure.created))
+        retry = f"`precompiled daemon retry {failure.key[:12]}`"
+        message = f"a compile {age} ago failed ({retry} compiles again): {failure.message}"
         if failure.reason != COMPILE_ERROR:
-            return Bypass(failure.message, code=failure.reason)
+            return Bypass(message, code=failure.reason)
         if not self.session.requires:
             self.session.ledger.count_reason("fallbacks", failure.reason)
-        return Refused(failure.message, code=failure.reason)
+        return Refused(message, code=failure.reason)
 
     def _stay_eager(self, program: capture.SerializedGraph, failure: Failure) -> Compiled:
         """Serve the graph by eager code, because an earlier process found compiled code slower, or wrong."""

@@ -12,12 +12,19 @@ from typing import Any
 
 # Parts that Dynamo adds to the program's names: ``L['self']._modules['fc']._parameters['weight']``.
 _ROOT = re.compile(r"\b[LG]\['(\w+)'\]")
+# The folder of installed packages, before a file's path.
+_INSTALLED = re.compile(r"(?<![\w/])/[^\s:'\"]*/(?:site|dist)-packages/")
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 
 
 def in_words(text: str) -> str:
     """Replace Dynamo's names in a text by the program's, such as ``self.fc.weight``."""
     return _MEMBER.sub(r".\1", _ROOT.sub(r"\1", text))
+
+
+def shorten_paths(text: str) -> str:
+    """Shorten the paths of installed files in a text: ``transformers/models/gpt2/modeling_gpt2.py``."""
+    return _INSTALLED.sub("", text)
 
 
 def attribute_at(holder: object, qualname: str) -> object:

@@ -57,3 +57,8 @@ def human_seconds(seconds: float) -> str:
         if round(seconds / size) < most:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def describe_saved(seconds: float) -> str:
+    """Saved compile seconds, with what they are compared with."""
+    return f"{human_seconds(seconds)} (compared with empty caches)" if seconds else "none"

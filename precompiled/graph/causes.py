@@ -33,6 +33,7 @@ _ADVICE = {
     "way": "if you edited the code, the next run finds the new artifact; otherwise find out why different lines ran",
     "value": "use a tensor instead of the number, so that one artifact serves all values",
     "operator": "the source of a custom operator is part of the key; the next run finds the new artifact",
+    "guard": "each value has its own artifact; the next run finds the new one",
     "mode": "call the function in the same mode in all runs; otherwise each mode is compiled once",
     "setting": "use the same value in all runs",
     "variable": "use the same value in all processes, or unset the variable",
@@ -126,12 +127,26 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     ]
     of_graph = list(_graph(before, after, bool(by_section.get("graph"))))
     if not any(cause.kind == "edit" for cause in of_graph):
-        of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found))
+        more = listing.different_parameters(before, after)
+        of_inputs = list(_inputs(by_section.get("inputs", []), at, more, is_alone=not found))
         found += of_inputs
         if of_inputs:  # changed sizes or dtypes change constants of the graph, which are not causes
             of_graph = [cause for cause in of_graph if cause.kind == "operator"]
     unplaced = _unplaced(before, after, bool(by_section.get("graph")))
     return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
+
+
+def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
+    """Causes that follow from a value in the program, such as the number of layers, as one cause that names the value.
+
+    Other causes stay.
+    """
+    follow = [cause for cause in found if cause.short in ("other parameters", "other input") or cause.kind == "way"]
+    if not follow:
+        return list(found)
+    more = [cause.what for cause in follow if cause.short == "other parameters"]
+    named = Cause("guard", f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
+    return [named, *(cause for cause in found if cause not in follow)]
 
 
 def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
@@ -161,7 +176,7 @@ def _mode(change: Change) -> str:
     return {"grad": "grad mode", "inference": "inference mode"}.get(change.where, change.where.replace("_", " "))
 
 
-def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[Cause]:
+def _inputs(changes: Sequence[Change], at: str, parameters: str, *, is_alone: bool) -> Iterator[Cause]:
     kinds: dict[str, list[Change]] = {}
     for change in changes:
         if change.where.startswith("the unbacked size") or change.field.endswith("shape"):
@@ -183,6 +198,9 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         more = f", and {format_count(len(those) - 1, 'more change')} of inputs" if len(those) > 1 else ""
         field = {"range": "the range asked for, "}.get(kind, f"{first.field} " if first.field else "")
         short = _SHORT.get(kind, "other input")
+        if kind == "input" and parameters:
+            yield Cause("parameter", "other parameters", parameters, at)
+            continue
         yield Cause(kind, short, f"{name}: {field}{first.before} -> {first.after}{more}", at)
 
 

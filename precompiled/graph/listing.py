@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
+
+from precompiled.core.words import format_count
 
 if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, ProgramData
@@ -130,6 +133,37 @@ def input_name(program: ProgramData, position: int) -> str:
         return str(program["about"]["inputs"][position])
     except NOT_A_PROGRAM:
         return ""
+
+
+def different_parameters(before: ProgramData, after: ProgramData) -> str:
+    """Say which parameters only one of two graphs has: ``12 more parameters: self.h.2.*``. "" if the names are equal or
+    unknown.
+    """
+    names = [
+        {
+            input_name(program, position)
+            for position, item in enumerate(program["inputs"]["args"])
+            if item.get("parameter")
+        }
+        for program in (before, after)
+    ]
+    if "" in names[0] | names[1]:
+        return ""
+    said = [
+        f"{format_count(len(found), f'{what} parameter')}: {_common_name(found)}"
+        for what, found in (("more", names[1] - names[0]), ("fewer", names[0] - names[1]))
+        if found
+    ]
+    return ", ".join(said)
+
+
+def _common_name(names: set[str]) -> str:
+    """The common beginning of dotted names: ``self.h.2.*``."""
+    if len(names) == 1:
+        return next(iter(names))
+    parts = zip(*(name.split(".") for name in names), strict=False)
+    common = [same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts)]
+    return ".".join([*common, "*"])
 
 
 # ---------------------------------------------------------------- operations

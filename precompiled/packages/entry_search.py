@@ -171,7 +171,9 @@ class EntrySearch:
         Audits only a function's first trace. Later traces depend on which sizes have changed.
         """
         if self._audits is None:
-            self._audits = sampling.is_drawn(session.settings.package_audit)
+            # In this mode, a server starts from a base store, and a trace would delay its first reply.
+            fraction = 0.0 if session.settings.mode == "lookup" else session.settings.package_audit
+            self._audits = sampling.is_drawn(fraction)
         return self._audits and entry.header.first and frame.first
 
     def _verify(

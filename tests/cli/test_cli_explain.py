@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support_cli import answer, invoke
-from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
+from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, put
 
 from precompiled.client.ledger import GraphReport
 from precompiled.client.run_recorder import MAX_KEPT, RunRecord
@@ -111,8 +111,8 @@ def test_the_nearest_graph_has_the_fewest_different_components_then_fields(store
 def test_last_explains_the_newest_graph(store: Store, change: Callable[[dict[str, Any]], Any], text: str) -> None:
     publish(store, "before", PROGRAM, 20)
     publish(store, "last", changed(change), 10)
-    assert text in invoke("explain", "--last").output
-    found = answer("explain", "--last")
+    assert text in invoke("explain", "--newest").output
+    found = answer("explain", "--newest")
     assert found["key"] == key_of("last") and len(found["changes"]) == 1 and len(found["equal"]) == 4
 
 
@@ -126,11 +126,21 @@ def test_a_graph_without_a_similar_one_is_explained(store: Store) -> None:
     assert found["nearest"] is None and found["changes"] == [] and found["equal"] == []
 
 
+def test_a_new_graph_is_not_compared_with_an_unrelated_one(store: Store) -> None:
+    publish(
+        store, "of another file", changed(put("about", "places", [["/home/me/loss.py", 3, "loss", "return x"]])), 20
+    )
+    publish(store, "new", changed(CONSTANT), 10)
+    text = invoke("explain", "--newest").output
+    assert "the store had no graph of its file" in text
+    assert "nearest" not in text and "the graph" not in text and "->" not in text
+
+
 def test_variants_show_sizes_and_guards(store: Store) -> None:
     program = changed(everything(put(*ARGS, 0, {"size": {"s": 0}}), put("hints", [8])))
     publish(store, "dynamic", program, 30, guards="L['t0'] < 9")
     publish(store, "dynamic", {**program, "hints": [40]}, 20, guards="L['t0'] >= 9")
-    found = answer("explain", "--last")
+    found = answer("explain", "--newest")
     assert [item["sizes"] for item in found["variants"]] == [{"s0": 8}, {"s0": 40}]
     assert [item["guards"] for item in found["variants"]] == ["s0 < 9", "s0 >= 9"]
     assert found["slot"] == 1
@@ -142,26 +152,26 @@ def test_variants_show_sizes_and_guards(store: Store) -> None:
 def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     publish(store, "before", PROGRAM, 20)
     publish_failure(store, "failed", json.dumps(changed(CONSTANT), separators=(",", ":")).encode(), 10)
-    found = answer("explain", "--last")
+    found = answer("explain", "--newest")
     assert found["state"] == "failed" and found["nearest"]["key"] == key_of("before") and len(found["changes"]) == 1
-    assert "which failed to compile" in invoke("explain", "--last").output
+    assert "which failed to compile" in invoke("explain", "--newest").output
     shown = answer("cache", "show", key_of("failed"))
     assert shown["graph"][2]["text"] == "%2 = operator.mul(%0, 3)" and "program" not in shown["failure"]
     # `explain` can compare a later graph with the failed one.
     publish(store, "after", changed(put(*NODES, 2, 2, 1, 4)), 5)
     publish(store, "before", PROGRAM, 20)
     eviction.remove(store, key_of("before"))
-    assert answer("explain", "--last")["nearest"]["state"] == "failed"
+    assert answer("explain", "--newest")["nearest"]["state"] == "failed"
 
 
 @pytest.mark.reason("graph-not-kept")
 def test_an_artifact_without_its_program_cannot_be_explained(store: Store) -> None:
     publish(store, "bare", PROGRAM, 20, without=True)
-    assert answer("explain", "--last", status=1)["error"]["code"] == "graph-not-kept"
+    assert answer("explain", "--newest", status=1)["error"]["code"] == "graph-not-kept"
     assert answer("cache", "show", key_of("bare"))["graph"] is None
     assert "not kept" in invoke("cache", "show", key_of("bare")).output
     publish(store, "target", changed(CONSTANT), 10)
-    assert answer("explain", "--last")["nearest"] is None
+    assert answer("explain", "--newest")["nearest"] is None
 
 
 @pytest.mark.parametrize(
@@ -181,7 +191,7 @@ def test_a_failure_record_without_a_valid_program_is_handled(store: Store, progr
     assert answer("explain", key_of("odd"), status=1)["error"]["code"] == "graph-not-kept"
     assert answer("cache", "show", key_of("odd"))["graph"] is None
     publish(store, "target", changed(CONSTANT), 10)
-    assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
+    assert answer("explain", "--newest")["nearest"]["key"] == key_of("before")
 
 
 def test_a_damaged_program_is_reported(store: Store) -> None:
@@ -197,35 +207,35 @@ def test_files_that_others_could_have_written_are_not_read(store: Store) -> None
     entry = publish(store, "target", changed(CONSTANT), 10)
     path = store.artifacts / f"{key_of('before')}.0" / fmt.PROGRAM
     path.chmod(0o666)
-    assert answer("explain", "--last")["nearest"] is None
+    assert answer("explain", "--newest")["nearest"] is None
     (entry.path / fmt.PROGRAM).chmod(0o666)
     assert answer("cache", "show", key_of("target"), status=1)["error"]["code"] == "store-untrusted"
     store.artifacts.chmod(0o777)
-    assert answer("explain", "--last", status=1)["error"]["code"] == "store-untrusted"
+    assert answer("explain", "--newest", status=1)["error"]["code"] == "store-untrusted"
 
 
 def test_wrong_arguments_of_explain_are_refused(store: Store) -> None:
     assert answer("explain", status=1)["error"]["code"] == "no-such-run", "without arguments, it explains the last run"
     publish(store, "target", PROGRAM, 10)
-    assert answer("explain", key_of("target"), "--last", status=2)["error"]["code"] == "usage"
+    assert answer("explain", key_of("target"), "--newest", status=2)["error"]["code"] == "usage"
     assert answer("explain", "0000", status=1)["error"]["code"] == "no-such-key"
     assert answer("explain", key_of("target")[:3], status=2)["error"]["code"] == "usage"
 
 
 def test_explain_of_an_empty_store_fails(store: Store) -> None:
-    error = answer("explain", "--last", status=1)["error"]
+    error = answer("explain", "--newest", status=1)["error"]
     assert error["code"] == "no-such-key" and error["action"]
 
 
 def test_a_pending_graph_is_shown_before_the_last_compiled_one(store: Store) -> None:
     store.prepare()
     RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # the record of a running process
-    found = answer("explain", "--last")
+    found = answer("explain", "--newest")
     assert [(graph["key"], graph["name"]) for graph in found["awaited"]] == [("cc12", "i [3/0]")] and len(found) == 1
-    text = invoke("explain", "--last").output
+    text = invoke("explain", "--newest").output
     assert text.startswith("i [3/0] cc12 of ") and "is not compiled yet (pending for " in text
     publish(store, "target", PROGRAM, 10)
-    found = answer("explain", "--last")
+    found = answer("explain", "--newest")
     assert found["key"] == key_of("target") and [graph["key"] for graph in found["awaited"]] == ["cc12"]
 
 
@@ -236,7 +246,7 @@ def test_the_number_of_compared_programs_is_limited(store: Store, monkeypatch: p
     publish(store, "namesake", changed(put(*NODES, 2, 2, 1, 99)), 90)
     publish(store, "target", changed(CONSTANT), 10, name="forward [3/1]")
     # Within the limit, `explain` prefers graphs of the same function, even if they are older.
-    assert answer("explain", "--last")["nearest"]["key"] == key_of("namesake")
+    assert answer("explain", "--newest")["nearest"]["key"] == key_of("namesake")
 
 
 def test_show_prints_operations_below_their_source_lines(store: Store) -> None:
@@ -254,11 +264,81 @@ def test_show_prints_operations_below_their_source_lines(store: Store) -> None:
     assert [item["node"] for item in shown] == [0, 1, 2, 3, 4] and shown[0]["source"] is None
 
 
-def publish_package(store: Store, module: str, qualname: str) -> package_format.Header:
+def publish_package(
+    store: Store, module: str, qualname: str, *guards: package_format.GuardText, graph: str = ""
+) -> package_format.Header:
     function = package_format.function_key(module, qualname, "code", one_graph=False)
-    header = package_format.Header(function, module, qualname, "code", False, "compiled")
-    PackageStore(store.root).publish(header, package_format.About().to_bytes(), b"body")
+    artifacts = [key_of(graph)] if graph else []
+    # A new entry replaces an entry of the same meaning.
+    header = package_format.Header(
+        function,
+        module,
+        qualname,
+        "code",
+        False,
+        "compiled",
+        artifacts=artifacts,
+        meaning=fmt.digest(repr(guards).encode()),
+    )
+    PackageStore(store.root).publish(header, package_format.About(list(guards)).to_bytes(), b"body")
     return header
+
+
+def guards(layers: int, place: str = "/me/net.py:9, in forward") -> list[package_format.GuardText]:
+    """Guards of a model with this number of layers. The objects of each model are different ones."""
+    return [
+        package_format.GuardText("L['self'].h", "ID_MATCH", "", ["object", layers], place),
+        package_format.GuardText("L['self'].training", "TYPE_MATCH", "", ["class", "a", "b", [], [layers]], place),
+        package_format.GuardText("L['self'].n_layer", "EQUALS_MATCH", "", ["int", str(layers)], place),
+        package_format.GuardText("L['self']._modules['n_layer']", "EQUALS_MATCH", "", ["int", str(layers)], place),
+    ]
+
+
+def with_parameters(*names: str) -> dict[str, Any]:
+    """A graph with these parameters as further inputs."""
+    return changed(
+        everything(
+            put("graph", 0, [["p"]] * (2 + len(names)) + PROGRAM["graph"][0][2:]),
+            put("inputs", "args", [TENSOR, TENSOR, *[{**TENSOR, "parameter": True}] * len(names)]),
+            put("about", "inputs", ["x", "self.y", *names]),
+            put("about", "nodes", [[-1] * (5 + len(names))]),
+        )
+    )
+
+
+def test_the_guarded_value_that_differs_is_the_cause(store: Store) -> None:
+    first = ("self.h.0.weight", "self.h.1.weight")
+    publish(store, "two", with_parameters(*first), 20)
+    publish(store, "three", with_parameters(*first, "self.h.2.weight", "self.h.2.bias"), 10)
+    (cause,) = answer("explain", key_of("three"))["causes"]
+    assert (cause["short"], cause["what"]) == ("other parameters", "2 more parameters: self.h.2.*")
+    for graph, layers in (("two", 2), ("three", 3)):
+        publish_package(store, "net", "Net.forward", *guards(layers), graph=graph)
+    (cause,) = answer("explain", key_of("three"))["causes"]
+    assert cause["short"] == "other value of self.n_layer"
+    assert cause["what"] == "2 -> 3; 2 more parameters: self.h.2.*" and cause["line"] == "/me/net.py:9, in forward"
+    assert "watch" not in cause["advice"]
+    text = invoke("explain", key_of("three")).output
+    assert "\nthe inputs\n  2 more parameters: self.h.2.*\n  number of inputs: 4 -> 6\n" in text
+
+
+def test_values_of_a_function_come_first_and_identities_are_only_counted(store: Store) -> None:
+    for layers, place in (
+        (2, "/venv/lib/python3.11/site-packages/hub/net.py:9, in forward"),
+        (4, "/me/other.py:3, in forward"),
+        (3, "/venv/lib/python3.11/site-packages/hub/net.py:9, in forward"),
+    ):
+        publish_package(store, "__main__", "Net.forward", *guards(layers, place))
+    for entry in PackageStore(store.root).entries():
+        layers = int(package_format.About.parse(entry.about).guards[2].fact[1])
+        os.utime(entry.path, (NOW + layers, NOW + (9 if layers == 3 else 0)))
+    (nearest,) = answer("explain", "net.Net.forward")["others"]
+    assert nearest["changes"][0].startswith("L['self'].n_layer: 3 here, 2 there")
+    assert len(nearest["changes"]) == 2 and len(nearest["identities"]) == 1
+    lines = invoke("explain", "net.Net.forward").output.splitlines()
+    assert lines[1] == "1 entry belongs to other programs."
+    assert lines[4] == "  self.n_layer: 3 here, 2 there (hub/net.py:9, in forward)"
+    assert lines[-1] == "  and 1 object that differ only in identity or memory: see --json"
 
 
 def test_a_function_is_found_under_another_module_name(store: Store) -> None:
@@ -305,7 +385,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
         record.keep(whole, lambda: json.dumps(missed).encode())
     record.note(GraphReport("1", "forward [0/1]", whole, "failed", "error", "lookup-only", "it is not there"))
     record.end([], [], {})
-    for arguments in ((whole[:10],), ("--last",)):
+    for arguments in ((whole[:10],), ("--newest",)):
         found = answer("explain", *arguments)
         assert found["state"] == "not sent" and found["nearest"]["key"] == key_of("before")
         assert [cause["short"] for cause in found["causes"]] == ["new size"] and not found["variants"]
@@ -315,7 +395,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     assert "lookup-only: it is not there" in run
     # The unsent graph was never compiled, so `explain` must not compare a later miss with it.
     publish(store, "target", changed(put(*ARGS, 0, "shape", [13, 16])), -3600)
-    assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
+    assert answer("explain", "--newest")["nearest"]["key"] == key_of("before")
     (run_file,) = store.root.glob("runs/*/*.program.gz")
     run_file.chmod(0o666)
     assert answer("explain", whole, status=1)["error"]["code"] == "graph-not-kept"

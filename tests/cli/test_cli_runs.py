@@ -316,7 +316,11 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
     traced = SimpleNamespace(name="m.g", state="recorded", reason="", message="", reasons=("L['n']: 2 here",))
     drawn = SimpleNamespace(name="m.h", state="audited", reason="", message=audit.SAID, reasons=("of another entry",))
     files = {"/a/train.py": "2", "/a/model.py": "1"}
-    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=[traced, drawn], trace=trace)
+    helper = SimpleNamespace(
+        name="contextlib.nullcontext.__enter__", state="traced", reason="x", message="", reasons=()
+    )
+    functions = [traced, drawn, helper]
+    recorded(tmp_path, "after", *hits, swap, here, left, files=files, functions=functions, trace=trace)
     document, show = shown.explain(settings, "after")
     assert document["summary"] == (
         "of 6 graphs: 3 hits (1 not traced), 1 graph no longer in the store, 1 graph compiled in process (freezing), "
@@ -328,7 +332,8 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
     text = CliRunner().invoke(_command(show)).output
     assert "it cost 12.0 s eager until the last swap, 3.5 s waited for compiles and 1.5 s of tracing" in text
     assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
-    assert f"m.h  0.0 s  audited  {audit.SAID}" in text
+    assert "This run also traced 1 function to check stored packages, and all are right." in text and "m.h" not in text
+    assert "and 1 helper of Python and torch" in text and "nullcontext" not in text
     assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the previous run: /a/train.py" in text
 
 

@@ -24,7 +24,7 @@ def test_each_shell_gets_a_script(shell: str) -> None:
     [
         (["expl"], "explain"),
         (["explain", "no-dae"], "no-daemon"),
-        (["explain", "--la"], "--last"),
+        (["explain", "--new"], "--newest"),
         (["tools", "completion", "f"], "fish"),
         (["config", "show", "wait"], "wait_s"),
         (["cache", "cl"], "clear"),

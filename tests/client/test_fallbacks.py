@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import shutil
 import time
 import warnings
@@ -222,6 +223,9 @@ def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatc
         (process,) = run_records.processes(here.session.store.root)
         (kept,) = process.graphs.values()
         assert (kept["state"], kept["reason"]) == ("bypassed", "compile-error"), "`explain --run last` shows the graph"
+        if when == "before":
+            said = rf"a compile .* ago failed \(`precompiled daemon retry {graph.key[:12]}` compiles again\): "
+            assert re.match(said, kept["message"]), "a failure record is the reason"
         assert here.counted("fallbacks") == {"compile-error": 1}, "torch's error is not precompiled's failure"
         with torch._dynamo.config.patch(suppress_errors=True):
             torch.testing.assert_close(here.call(double, X), X * 2)

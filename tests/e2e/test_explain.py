@@ -1,6 +1,6 @@
 """Tests of `explain` and `show` with a real daemon and real compiles.
 
-`explain --last` names what changed since the closest graph. `show` prints the source lines of a graph.
+`explain --newest` names what changed since the closest graph. `show` prints the source lines of a graph.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def test_explain_names_what_changed(
     assert old in PROGRAM
     graph = run(shared_host, PROGRAM.replace(old, new))
     assert graph["state"] == "compiled" and graph["source"] == "swap" and graph["key"] != base
-    text = shared_host.command("explain", "--last")
+    text = shared_host.command("explain", "--newest")
     assert all(part in text for part in words), text
-    found = json.loads(shared_host.command("explain", "--last", "--json"))
+    found = json.loads(shared_host.command("explain", "--newest", "--json"))
     assert found["key"] == graph["key"] and found["nearest"] is not None
     assert section in {change["section"] for change in found["changes"]}
     assert json.loads(shared_host.command("explain", graph["key"], "--json")) == found
@@ -125,7 +125,7 @@ def test_failed_compile_is_explained(shared_host: Host, base: str) -> None:
     )
     graph = run(shared_host, program)
     assert graph["reason"] == "aliased-mutation"
-    found = json.loads(shared_host.command("explain", "--last", "--json"))
+    found = json.loads(shared_host.command("explain", "--newest", "--json"))
     assert found["state"] == "failed" and found["key"] == graph["key"] and found["nearest"] is not None
     assert any(
         "y.add_(1)" in (node["source"] or {}).get("code", "")

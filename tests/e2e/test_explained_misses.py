@@ -134,9 +134,9 @@ def test_explain_names_the_cause_of_ten_deliberate_misses(served: Host, capsys: 
         _change(folder, change)
         variables = change if isinstance(change, dict) else {}
         run(served, {variable: value.format(root=served.root) for variable, value in variables.items()})
-        text, seconds = asked(served, "--last")
+        text, seconds = asked(served, "--newest")
         assert all(word in text for word in words), f"{name}: {text}"
-        found: dict[str, Any] = json.loads(served.command("explain", "--last", "--json"))
+        found: dict[str, Any] = json.loads(served.command("explain", "--newest", "--json"))
         assert kind == found["causes"][0]["kind"], f"{name}: {found['causes']}"
         text, of_run = asked(served, "--run", "last")
         assert found["causes"][0]["short"] in text and all(word in text for word in words), f"{name}: {text}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support_host import Host
-from support_packages import run, write
+from support_packages import PROGRAM, run, write
 
 from precompiled.packages import audit
 from precompiled.store import package_format as fmt
@@ -64,6 +64,19 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
 
     store.clear()
     assert first(run(served, sys.executable, folder, ["twice"])["twice"]) == (["recorded"], [""])
+
+
+def test_process_in_mode_lookup_is_never_drawn_for_an_audit(served: Host) -> None:
+    """A server that starts from a base store uses this mode. A trace would delay its first reply."""
+    folder = served.root / "cases"
+    write(folder, after=False)
+    names = ["two_shapes"]
+    run(served, sys.executable, folder, names)
+    assert "audited" in run(served, sys.executable, folder, names, audit=True)["two_shapes"]["states"]
+    spec = {"folder": str(folder), "cases": names, "without": "nothing"}
+    variables = {"PRECOMPILED_PACKAGE_AUDIT": "1", "PRECOMPILED_MODE": "lookup", "OMP_NUM_THREADS": "1"}
+    found = served.start(spec, {"PRECOMPILED_PACKAGES": "function", **variables}, sys.executable, PROGRAM).result()
+    assert set(found["two_shapes"]["states"]) == {"used"}
 
 
 def test_recording_again_replaces_the_equal_entry(served: Host) -> None:

@@ -110,7 +110,7 @@ def entry(value: str = "2.0", size: Any = (4, 4), state: str = ON, code: str = "
     ],
 )
 def test_difference_of_two_entries_is_described(newer: Any, said: list[str]) -> None:
-    assert difference.entries(newer, entry()) == said
+    assert [str(item) for item in difference.entries(newer, entry())] == said
 
 
 def test_function_of_a_main_program_is_identified_by_its_file() -> None:

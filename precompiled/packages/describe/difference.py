@@ -33,6 +33,8 @@ TENSOR = (
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
+MEMORY = "it shares its memory with other inputs, or begins at a different offset"
+IDENTITY = "it is a different object of the call"
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,38 @@ class Difference:
         return f"{f'{self.what} ' if self.what else ''}{self.here} here, {self.before} {before}"
 
 
+@dataclass(frozen=True)
+class EntryDifference:
+    """A difference between two entries of one function. ``where`` is the source of the guarded value, or "".
+
+    ``place`` is the line of code with the guard, or "".
+    """
+
+    where: str
+    difference: Difference
+    place: str = ""
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether an object or its memory is a different one. Another difference usually causes this one."""
+        return self.difference.what in (IDENTITY, MEMORY)
+
+    @property
+    def is_value(self) -> bool:
+        """Whether two constants differ, such as ``self.config.n_layer``."""
+        return bool(self.where and self.difference.here and not self.difference.what)
+
+    def __str__(self) -> str:
+        said = self.difference.said("there")
+        return f"{f'{self.where}: ' if self.where else ''}{said}{at(self.place)}"
+
+
 def fact(kind: str, here: Any, before: Any) -> Difference:
     """The first difference between two facts of one guard. ``kind``: the guard's method of GuardBuilder."""
     if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
         index = _first(here[0], before[0])
         if index is not None and TENSOR[index] == "memory":
-            return Difference("it shares its memory with other inputs, or begins at a different offset")
+            return Difference(MEMORY)
         if index is not None:
             return _both(TENSOR[index], here[0][index], before[0][index])
     if kind in LENGTHS and _alike(here, before) and here[0] == before[0] and here[1] != before[1]:
@@ -69,39 +97,39 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
     return _of(here, before)
 
 
-def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """Say how the calls of two entries differ. Ignores guards that only one entry has.
+def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[EntryDifference]:
+    """How the calls of two entries differ. Ignores guards that only one entry has.
 
     In the phrases, "here" is the first entry, and "there" the second.
     """
     (header, here), (other_header, there) = one, other
-    found = [
+    said = [
         requirement(name, header.requires.get(name), other_header.requires.get(name), "there")
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
     # Several inner functions may have one name, so a name may have several codes.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
-    found += [f"the source of {name} differs" for name in codes if codes[name] != other_codes.get(name, codes[name])]
+    said += [f"the source of {name} differs" for name in codes if codes[name] != other_codes.get(name, codes[name])]
+    found = [EntryDifference("", Difference(text)) for text in said]
     facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
     for guard in here.guards:
         place = (guard.source, guard.kind, guard.parameters)
         if place in facts and facts[place] != guard.fact:
-            said = fact(guard.kind, guard.fact, facts[place]).said("there")
-            found.append(f"{guard.source}: {said}{at(guard.place)}")
+            found.append(EntryDifference(guard.source, fact(guard.kind, guard.fact, facts[place]), guard.place))
     facts_seen = {what: value for what, value in there.seen}
     found += [
-        f"{what}: {_of(value, facts_seen[what]).said('there')}"
+        EntryDifference(what, _of(value, facts_seen[what]))
         for what, value in here.seen
         if what in facts_seen and facts_seen[what] != value
     ]
     found += [
-        f"{source}: {of_sizes(size, there.sizes[source]).said('there')}"
+        EntryDifference(source, of_sizes(size, there.sizes[source]))
         for source, size in here.sizes.items()
         if source in there.sizes and there.sizes[source] != size
     ]
     if here.state != there.state:
-        found.append(state(here.state, there.state, "there"))
+        found.append(EntryDifference("", Difference(state(here.state, there.state, "there"))))
     return found
 
 
@@ -166,7 +194,7 @@ def _of(here: Any, before: Any) -> Difference:
         return Difference(f"the {part} of {name}: {inner.what}".rstrip(), inner.here, inner.before)
     left, right = here[index], before[index]
     if index > 0 and type(left) is int and type(right) is int:  # numbers from Descriptions.number
-        return Difference("it is a different object of the call")
+        return Difference(IDENTITY)
     if isinstance(left, list) and isinstance(right, list):
         return _of(left, right)
     return _both("", here if len(here) <= 3 else left, before if len(before) <= 3 else right)

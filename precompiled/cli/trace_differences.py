@@ -1,0 +1,31 @@
+"""Finds the guarded value that made two traces of one function differ, and so made their graphs differ."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from precompiled.core.errors import StoreError
+from precompiled.packages.describe import difference
+from precompiled.store.artifacts import Store
+from precompiled.store.package_format import About
+from precompiled.store.packages import Entry
+
+
+def first_value(store: Store, key: str, other_key: str) -> difference.EntryDifference | None:
+    """The first constant that differs between the traces that made two graphs. None if the store has no such traces."""
+    entries: dict[str, list[Entry]] = {key: [], other_key: []}
+    for entry in store.packages.entries():
+        for of_key, found in entries.items():
+            if of_key in entry.header.artifacts:
+                found.append(entry)
+    for mine in entries[key]:
+        for other in entries[other_key]:
+            if (mine.header.module, mine.header.qualname) != (other.header.module, other.header.qualname):
+                continue
+            with suppress(StoreError):
+                found_values = difference.entries(
+                    (mine.header, About.parse(mine.about)), (other.header, About.parse(other.about))
+                )
+                if (value := next((item for item in found_values if item.is_value), None)) is not None:
+                    return value
+    return None
