@@ -18,6 +18,7 @@ from benchmarks.measures.lengths import lengths
 from benchmarks.measures.load import load
 from benchmarks.measures.lookup import lookup
 from benchmarks.measures.pace import pace
+from benchmarks.measures.pieces_pace import pieces_pace
 from benchmarks.measures.ranks import ranks_at_once
 from benchmarks.measures.start_up import start_up
 from benchmarks.measures.steady_state import steady_state
@@ -40,6 +41,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "l": lengths,
     "m": layers,
     "n": kernel_reuse,
+    "o": pieces_pace,
 }
 
 

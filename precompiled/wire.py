@@ -63,6 +63,7 @@ class Submit(Message, frozen=True):
     device: str  # "cpu", or "cuda:<GPU UUID>"
     name: str = ""  # the graph's name for people, e.g. "GPT2Model.forward [0/0]"
     waiting: bool = False  # a client waits for the graph, so it precedes background jobs
+    idle: bool = False  # the client already runs compiled code (in pieces), so all other jobs precede this one
     base: list[str] = []  # absolute paths of the client's base stores; their graphs are not compiled
     farm: bool = False  # the daemon may offer the graph to the client's farm if no worker is free (docs/guides/farm.md)
     tune: bool = False  # recompile if the artifact was made without measurements (docs/guides/targets.md)

@@ -34,6 +34,7 @@ from precompiled.service.events import (
     Moved,
     Reply,
     RunJob,
+    SetPriority,
     ShutDown,
     StartWorker,
     StopWorker,
@@ -271,6 +272,8 @@ class Daemon:
                 self._pool.start(instruction)
             case RunJob():
                 self._pool.run(instruction)
+            case SetPriority(number, until):
+                self._pool.set_priority(number, until)
             case StopWorker():
                 self._pool.stop(instruction)
             case KillWorker():

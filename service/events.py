@@ -142,6 +142,14 @@ class RunJob:
 
 
 @dataclass(frozen=True)
+class SetPriority:
+    """A client with a higher priority has joined the job that this worker runs."""
+
+    worker: int
+    yields_until: float = 0.0
+
+
+@dataclass(frozen=True)
 class StopWorker:
     """Ask an idle worker to exit."""
 
@@ -181,4 +189,4 @@ class Moved:
     ids: tuple[str, ...] = ()
 
 
-Instruction = Reply | StartWorker | RunJob | StopWorker | KillWorker | Count | Moved
+Instruction = Reply | StartWorker | RunJob | SetPriority | StopWorker | KillWorker | Count | Moved

@@ -6,11 +6,11 @@ import bisect
 from collections import Counter
 from collections.abc import Iterator
 
-from precompiled.service.job_states import ScheduledJob
+from precompiled.service.job_states import Priority, ScheduledJob
 
 
 class JobQueue:
-    """Waiting clients' jobs come before background jobs. In both, users take turns, and a user's jobs are FIFO."""
+    """Jobs of a higher priority come first. Within a priority, users take turns, and a user's jobs are FIFO."""
 
     def __init__(self) -> None:
         # maps a uid to its jobs, sorted by ScheduledJob.order; has no empty lists
@@ -23,8 +23,8 @@ class JobQueue:
 
     def __iter__(self) -> Iterator[ScheduledJob]:
         """All jobs, in the order in which they are served."""
-        for waiting in (True, False):
-            lanes = [[job for job in self._jobs[uid] if job.waiting is waiting] for uid in self._turn]
+        for priority in Priority:
+            lanes = [[job for job in self._jobs[uid] if job.priority is priority] for uid in self._turn]
             for depth in range(max(map(len, lanes), default=0)):
                 for lane in lanes:
                     if depth < len(lane):
@@ -78,10 +78,10 @@ class JobQueue:
             self._turn.remove(uid)
             self._turn.append(uid)
 
-    def wait_for(self, job: ScheduledJob) -> None:
-        """Turn a background job into a waiting client's job."""
+    def reorder(self, job: ScheduledJob, priority: Priority) -> None:
+        """Change a job's priority."""
         self.remove(job)
-        job.waiting = True
+        job.priority = priority
         self.add(job)
 
     def position(self, job: ScheduledJob) -> int:

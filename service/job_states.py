@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from dataclasses import dataclass, field
 
@@ -40,6 +41,18 @@ class SchedulerError(PrecompiledError):
         self.story = story
 
 
+class Priority(enum.IntEnum):
+    """A job's priority; a lower number is served first."""
+
+    WAITING = 0  # a client waits for the artifact
+    BACKGROUND = 1  # the client runs eager code meanwhile
+    IDLE = 2  # the client runs compiled code meanwhile
+
+    @classmethod
+    def of(cls, submit: wire.Submit) -> Priority:
+        return cls.WAITING if submit.waiting else cls.IDLE if submit.idle else cls.BACKGROUND
+
+
 Flight = tuple[int, str, str]  # uid, store, key
 
 
@@ -66,7 +79,7 @@ class ScheduledJob:
     submit: wire.Submit  # the job's first submit
     blob: bytes
     seat: Seat
-    waiting: bool
+    priority: Priority
     interested: dict[str, bytes] = field(default_factory=dict)  # maps the id of a submit to its client
     state: str = "queued"
     worker: int | None = None
@@ -86,8 +99,8 @@ class ScheduledJob:
         return (self.uid, self.submit.store, self.submit.key)
 
     @property
-    def order(self) -> tuple[bool, int]:
-        return (not self.waiting, self.sequence)
+    def order(self) -> tuple[int, int]:
+        return (self.priority, self.sequence)
 
     def move(self, trigger: str, now: float, why: str = "") -> Moved:
         """Follow an edge of the table. Raises SchedulerError if there is none."""

@@ -1,7 +1,8 @@
 """Assigns queued jobs to workers: to an idle one, a new one, or one that replaces another. Pure.
 
-A *slot* is the right to start or compile. A starting or busy worker holds one. So does a worker that is stopped to make
-room for another worker. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
+A *slot* is the right to start or compile. A starting or busy worker holds one, unless its job has idle priority. A
+worker that is stopped to make room for another worker holds one, too. As many jobs of idle priority as there are slots
+may run besides. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
 ``Limits.processes`` bound both; service/shares.py decides which user may have a slot above the limit.
 """
 
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 from precompiled.service import shares
 from precompiled.service.events import Expected, Instruction, Limits, RunJob, StartWorker
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.job_states import ScheduledJob, Seat
+from precompiled.service.job_states import Priority, ScheduledJob, Seat
 from precompiled.service.start_failures import StartFailures
 from precompiled.service.workers import Runner, Worker
 
 from precompiled import wire
+
+IDLE_YIELDS = 15  # a job of idle priority runs at low priority for this many times ``yield_s`` after its start
 
 
 class Placement:
@@ -34,7 +37,7 @@ class Placement:
 
     @property
     def _slots_used(self) -> int:
-        return sum(w.state in ("starting", "busy") or w.makes_room for w in self.workers.values())
+        return sum(w.is_under_way or w.makes_room for w in self.workers.values())
 
     @property
     def _room(self) -> int:
@@ -93,7 +96,10 @@ class Placement:
         """The queued jobs in the order in which they get slots: first those with a claim (shares.claims)."""
         first = shares.claims(self._queue, self.workers, self._limits, now)
         yield from first
-        yield from (job for job in self._queue.ready(now) if job not in first)
+        idle_jobs = sum(worker.is_idle_priority for worker in self.workers.values())
+        for job in self._queue.ready(now):
+            if job not in first and (job.priority is not Priority.IDLE or idle_jobs < self._limits.slots):
+                yield job
 
     def _share_slots(self, now: float, out: list[Instruction]) -> None:
         """Give each user without a slot one above the limit. If no process is left, stop another user's worker."""
@@ -132,7 +138,7 @@ class Placement:
             elif room > 0 and now < self._failures.pause_until:
                 continue
             elif room > 0:
-                self._start(job.seat, job.gid, job.submit.environment, self._yields_until(job), now, out)
+                self._start(job.seat, job.gid, job.submit.environment, self._start_yields_until(job), now, out)
                 return True
             elif leaving > 0:
                 leaving -= 1
@@ -177,7 +183,7 @@ class Placement:
             tune=submit.tune,
             offer=offer,
         )
-        out.append(RunJob(runner.number, order, self._yields_until(job)))
+        out.append(RunJob(runner.number, order, self.yields_until(job, now)))
 
     def _threads(self, now: float) -> int:
         """Threads of a compile that starts now: the cores divided by the running and queued compiles.
@@ -195,8 +201,15 @@ class Placement:
         self.workers[worker.number] = worker
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
-    def _yields_until(self, job: ScheduledJob) -> float:
-        """The time until which the job's worker runs at low priority, to leave the cores to the client's program. 0 if
-        the client waits for the artifact.
+    def _start_yields_until(self, job: ScheduledJob) -> float:
+        """The time until which a worker that starts for the job runs at low priority. 0 if a client waits."""
+        return 0.0 if job.priority is Priority.WAITING else job.since + self._limits.yield_s
+
+    def yields_until(self, job: ScheduledJob, now: float) -> float:
+        """The time until which the job's worker runs at low priority, to leave the cores to the client's program.
+
+        The time ends for idle jobs, too, because on a busy host the low priority may get no core.
         """
-        return 0.0 if job.waiting else job.since + self._limits.yield_s
+        if job.priority is Priority.IDLE:
+            return now + IDLE_YIELDS * self._limits.yield_s
+        return self._start_yields_until(job)

@@ -131,6 +131,11 @@ class Pool:
         except MemoryError:
             self._end(process, "memory", f"the daemon has no memory to send a graph of {len(order.job.graph)} bytes")
 
+    def set_priority(self, worker: int, yields_until: float) -> None:
+        process = self._processes.get(worker)
+        if process is not None:
+            self._yield(process, yields_until)
+
     def stop(self, order: StopWorker) -> None:
         """Send Exit to a worker; ``check`` kills it if it does not exit."""
         process = self._processes.get(order.worker)

@@ -24,8 +24,9 @@ The parts: placement.py assigns jobs to workers, couriers.py offers them to the 
 job, start_failures.py delays starts after failures, flights.py keeps the clients of each job.
 
 There is one job per flight (uid, store, key): a second submit joins the job. Waiting clients come before background
-clients. Users take turns. A user's jobs are first come, first served. A background job becomes a waiting client's job
-after ``Limits.age_s``, so that waiting clients cannot starve it.
+clients, and clients that already run compiled code come last. Users take turns. A user's jobs are first come, first
+served. A background job becomes a waiting client's job after ``Limits.age_s``, so that waiting clients cannot starve
+it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from precompiled.service.events import (
     Limits,
     Moved,
     Reply,
+    SetPriority,
     ShutDown,
     Submitted,
     Tick,
@@ -54,7 +56,7 @@ from precompiled.service.events import (
 )
 from precompiled.service.flights import Flights
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.job_states import Flight, ScheduledJob, Seat
+from precompiled.service.job_states import Flight, Priority, ScheduledJob, Seat
 from precompiled.service.outcomes import Outcomes
 from precompiled.service.placement import Placement
 from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, advise_retry, make_rejection
@@ -112,7 +114,7 @@ class Scheduler:
         times += [at for job in self._queue for at in (job.parked_until, job.kept_until)]
         times = [at for at in times if now < at < math.inf]
         times += shares.next_wakes(self._queue, self.workers, limits, now)
-        times += [job.since + limits.age_s for job in self._queue if not job.waiting]
+        times += [job.since + limits.age_s for job in self._queue if job.priority is Priority.BACKGROUND]
         return max(0.0, min(times) - now) if times else None
 
     # ------------------------------------------------ events
@@ -174,13 +176,13 @@ class Scheduler:
         for other in displaced:
             self._displace(other, now, out)
         job = ScheduledJob(
-            next(self._numbers), uid, event.gid, message, event.blob, seat, message.waiting, since=now, size=size
+            next(self._numbers), uid, event.gid, message, event.blob, seat, Priority.of(message), since=now, size=size
         )
         job.story.append((now, "submit"))
         self._flights.add(job, event)
         self._queue.add(job)
         out.append(Count(uid, "submitted"))
-        out.append(Moved(message.id, message.key, uid, "queued", "waiting" if job.waiting else "background"))
+        out.append(Moved(message.id, message.key, uid, "queued", job.priority.name.lower()))
         self._assign_jobs(now, out)
         state = "running" if job.state == "running" else "queued"
         position = 0 if state == "running" else self._queue.position(job)
@@ -198,11 +200,13 @@ class Scheduler:
         message = event.message
         again = message.id in job.interested
         self._flights.join(job, event)
-        if message.waiting and not job.waiting:
-            if job.state == "queued":
-                self._queue.wait_for(job)
-            job.waiting = True
+        if (priority := Priority.of(message)) < job.priority:
             job.story.append((now, "raise"))
+            if job.state == "queued":
+                self._queue.reorder(job, priority)
+            else:
+                job.priority = priority
+                out.append(SetPriority(self._runner_of(job).number, self._placement.yields_until(job, now)))
         if not again:
             out.append(Count(event.uid, "submitted"))
             out.append(Count(event.uid, "deduplicated"))
@@ -251,7 +255,8 @@ class Scheduler:
             return
         if self._outcomes.settle(job, finished, now, out):
             worker.jobs_done += 1
-            self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
+            if job.priority is not Priority.IDLE:
+                self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
             lost = finished.reason == DEVICE_LOST  # permanently: the worker's next job would fail as well
             if lost or worker.jobs_done >= self.limits.jobs_per_worker:
                 self._placement.retire(worker, DEVICE_LOST if lost else "recycled", now, out)
@@ -343,8 +348,10 @@ class Scheduler:
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         limits = self.limits
-        for job in [job for job in self._queue if not job.waiting and now - job.since >= limits.age_s]:
-            self._queue.wait_for(job)
+        for job in [job for job in self._queue if job.priority is Priority.BACKGROUND]:
+            if now - job.since < limits.age_s:
+                continue
+            self._queue.reorder(job, Priority.WAITING)
             job.story.append((now, "age"))
         for runner in self._runners():
             if now >= runner.kill_at(limits):

@@ -49,7 +49,7 @@ def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[Sched
 
 def under_way(workers: Iterable[Worker]) -> Counter[int]:
     """How many slots each user has."""
-    return Counter(w.seat.uid for w in workers if w.state in ("starting", "busy"))
+    return Counter(w.seat.uid for w in workers if w.is_under_way)
 
 
 def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> Iterator[ScheduledJob]:

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 from precompiled.service.events import KillWorker, Limits, StopWorker
-from precompiled.service.job_states import ScheduledJob, SchedulerError, Seat
+from precompiled.service.job_states import Priority, ScheduledJob, SchedulerError, Seat
 
 from precompiled import wire
 
@@ -80,3 +80,12 @@ class Worker(Runner):
     _: KW_ONLY
     jobs_done: int = 0
     makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it starts or compiles. A compile of idle priority does not count, because it delays no other job."""
+        return self.state == "starting" or (self.state == "busy" and not self.is_idle_priority)
+
+    @property
+    def is_idle_priority(self) -> bool:
+        return self.job is not None and self.job.priority is Priority.IDLE

@@ -73,7 +73,7 @@ class Awaited:
     waited_for: bool = False  # a call of the program waits for the artifact
     threads: int = 0  # OpenMP threads of its eager calls on the CPU
     after: threading.Event | None = None  # submit the graph once this event is set
-    background: bool = False  # no call waits for the artifact, also in mode "wait"
+    background: bool = False  # the graph already runs compiled, in pieces, so no call waits for the artifact
     piece: PieceView | None = None  # set if the awaited graph is a piece of a graph that is awaited as well
     waited_s: float = 0.0  # the sum of the program's finished waits
     waits_since: float | None = None  # time.monotonic() at the start of the present wait

@@ -154,6 +154,8 @@ class Dispatch:
 
         self.call = call
         self._flip = flip
+        self.has_lost_pieces = False  # whether eager code serves the graph again, because its pieces were slower
+        self.pieces_lost: Callable[[], None] = lambda: None  # called then; graph_lookup.py sets it
         # Run ``action`` before the next call. A fork's child uses this method to await an artifact only if the child
         # calls the graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
         self.before_next_call = before_next_call
@@ -209,8 +211,11 @@ class Dispatch:
     def _serve_calls(self, code: Compiled) -> None:
         self._flip(code)
 
-    def _went_back(self, lost: Lost, to: Compiled) -> None:
-        if to == self._run_eager_again and self._lost is not None:
+    def _went_back(self, lost: Lost, to: Compiled, in_pieces: bool) -> None:
+        if in_pieces:
+            self.has_lost_pieces = True
+            self.pieces_lost()
+        elif to == self._run_eager_again and self._lost is not None:
             self._lost(lost)
         else:
             self._calls.report.message = f"runs compiled in pieces, because the whole graph is slower: {lost}"

@@ -215,6 +215,7 @@ class GraphLookup:
         awaited = self.submitter.submit_and_await(
             program, dispatch, program.hints, self.calls.swap, self.calls.report.id, after
         )
+        dispatch.pieces_lost = lambda: self.session.pending.end_idle_priority(awaited)
         self.calls.spent("submit", time.perf_counter() - started)
         must_wait = waits or self.session.settings.mode == "wait"
         if quick is not None and must_wait:

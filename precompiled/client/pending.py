@@ -96,6 +96,16 @@ class Pending:
         if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
             compile_now(self._session, item)
 
+    def end_idle_priority(self, item: Awaited) -> None:
+        """Submit a graph again, because it runs eager instead of in pieces."""
+        if not item.background:
+            return
+        item.background = False
+        try:
+            self._resubmit(item)
+        except Exception as error:  # noqa: BLE001 - without a new submit, the job continues at idle priority
+            interruptions.pass_on(error)
+
     def stand_still(self, item: Awaited, until: threading.Event | None = None) -> None:
         """Block the program's thread until the artifact is loaded or has failed, at most ``wait_s`` seconds.
 
@@ -255,7 +265,8 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         if item.after is not None and item.after.is_set():
-            item.after, item.background, item.submitted = None, item.dispatch.is_served(), time.time()
+            in_pieces = item.dispatch.is_served() and not item.dispatch.has_lost_pieces
+            item.after, item.background, item.submitted = None, in_pieces, time.time()
             item.submit(item)
         try:
             # This check costs two calls of stat. The thread reads the store only if a name exists or the daemon

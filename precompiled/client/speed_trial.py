@@ -140,7 +140,7 @@ class ServingCode:
     """The code that serves a graph's calls, and the code that the next swap replaces. Thread-safe.
 
     ``trial``: None if calls are not measured. ``serve`` takes the code for the next calls. ``went_back`` is called when
-    a trial has put the code ``to`` back.
+    a trial has put earlier code back: with the times, this code, and whether the new code was in pieces.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ServingCode:
         trial: SpeedTrial | None,
         first: Compiled,
         serve: Callable[[Compiled], None],
-        went_back: Callable[[Lost, Compiled], None],
+        went_back: Callable[[Lost, Compiled, bool], None],
     ) -> None:
         self._trial, self._present, self._serve, self._went_back = trial, first, serve, went_back
         self._swaps = 0
@@ -187,8 +187,8 @@ class ServingCode:
             nonlocal on_trial
             on_trial = False
             settle(new if lost is None else earlier)
-            if lost is not None and not in_pieces:
-                self._went_back(lost, earlier)
+            if lost is not None:
+                self._went_back(lost, earlier, in_pieces)
             return new if lost is None else earlier
 
         new = prepare(ran)

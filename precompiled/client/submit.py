@@ -196,6 +196,7 @@ class Submitter:
                 item.id,
                 self.session.pending.on_reply,
                 waiting=item.waited_for or (self.session.settings.mode == "wait" and not item.background),
+                idle=item.background,
             ),
             dispatch=dispatch,
             compile_inline=lambda: self._compile_inline(program, hints, swap),
@@ -237,11 +238,19 @@ class Submitter:
             return None
 
     def submit(
-        self, program: capture.SerializedGraph, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
+        self,
+        program: capture.SerializedGraph,
+        hints: list[int],
+        id: str,
+        on_reply: OnReply,
+        *,
+        waiting: bool = False,
+        idle: bool = False,
     ) -> None:
         """Give the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
 
-        ``waiting``: whether a call of the user's program waits for the artifact.
+        - ``waiting``: whether a call of the user's program waits for the artifact
+        - ``idle``: whether the program already runs compiled code, in pieces
         """
         from precompiled import wire
 
@@ -260,6 +269,7 @@ class Submitter:
             and parts.is_installed(parts.COURIER.module)
             and (without_gpu or program.device == "cpu"),
             waiting=waiting or bool(program.no_stand_in),
+            idle=idle,
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:

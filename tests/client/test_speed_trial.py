@@ -21,13 +21,13 @@ class Graph:
     def __init__(self, *, trains: bool = False, free: bool = True) -> None:
         self.now = 0.0
         self.ran: list[str] = []
-        self.lost: list[tuple[Lost, Callable[..., Any]]] = []
+        self.lost: list[tuple[Lost, Callable[..., Any], bool]] = []
         self.free = free
         self.backward: dict[str, float] = {}
         trial = SpeedTrial(tuple, lambda args: trains, lambda args: self.free, clock=lambda: self.now)
         self.eager = self.code("eager", 1.0)
         self.serving: Callable[..., Any] = self.eager
-        self.serves = ServingCode(trial, self.eager, self.serve, lambda lost, to: self.lost.append((lost, to)))
+        self.serves = ServingCode(trial, self.eager, self.serve, lambda *lost: self.lost.append(lost))
         self.serve(self.serves.measured(self.eager))
 
     def serve(self, code: Callable[..., Any]) -> None:
@@ -60,8 +60,8 @@ def test_slower_code_is_replaced_by_the_earlier_code() -> None:
     graph.swap(graph.code("compiled", 1.5))
     assert "compiled" in graph.call(DECIDED_AFTER)
     assert graph.call(50) == ["eager"] * 50
-    ((lost, to),) = graph.lost
-    assert lost == (1.0, 1.5) and to is graph.eager
+    ((lost, to, in_pieces),) = graph.lost
+    assert lost == (1.0, 1.5) and to is graph.eager and not in_pieces
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 1.04])
@@ -177,7 +177,7 @@ def test_whole_graph_is_compared_with_its_pieces(in_pieces: Graph) -> None:
     in_pieces.swap(in_pieces.code("whole", 0.8))
     in_pieces.call(DECIDED_AFTER)
     assert set(in_pieces.call(20)) == {"pieces"}
-    ((lost, _),) = in_pieces.lost
+    ((lost, _, _),) = in_pieces.lost
     assert lost == pytest.approx((0.5, 0.8))
 
 
@@ -191,7 +191,8 @@ def test_slower_pieces_give_way_to_eager_code_until_the_whole_graph_arrives() ->
     graph.call(10)
     graph.swap(graph.code("pieces", 3.0), in_pieces=True)
     graph.call(DECIDED_AFTER)
-    assert set(graph.call(10)) == {"eager"} and not graph.lost
+    assert set(graph.call(10)) == {"eager"}
+    assert [in_pieces for _, _, in_pieces in graph.lost] == [True]
     graph.swap(graph.code("whole", 0.5))
     assert set(graph.call(40)) == {"whole"}
 

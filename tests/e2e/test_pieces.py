@@ -13,10 +13,18 @@ QUICK = {"PRECOMPILED_TIERS": "quick,default"}
 pytestmark = pytest.mark.integration
 
 
+@pytest.fixture(autouse=True)
+def short_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, a compile of idle priority would last a minute."""
+    monkeypatch.setenv("PRECOMPILED_YIELD_S", "0.1")
+
+
 def test_graph_runs_eager_then_in_pieces_then_whole(host: Host) -> None:
     host.start_daemon()
     found = host.program(PROGRAM, "6", env=QUICK).result()
     assert found == {"ways": ["eager", "pieces", "whole"], "first": "eager", "message": ""}
+    log = (host.runtime_dir / "daemon.log").read_text()
+    assert log.count(": queued idle") == 1, "only the whole graph is compiled at idle priority"
 
     # A deeper model finds all its pieces. Only its whole graph is compiled.
     before = host.stats().compiled

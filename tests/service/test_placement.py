@@ -6,6 +6,7 @@ import pytest
 from precompiled.service.events import (
     KillWorker,
     RunJob,
+    SetPriority,
     ShutDown,
     StartWorker,
     StopWorker,
@@ -25,6 +26,39 @@ def test_background_jobs_yield_at_first_and_waiting_jobs_never() -> None:
     assert waiting.yields_until == 0
     runs = [host.only(RunJob, host.tell(WorkerReady(start.worker))) for start in (background, waiting)]
     assert [run.yields_until for run in runs] == [host.now + 1, 0], "the time counts from the submit"
+
+
+def test_a_job_of_idle_priority_runs_last_yields_and_takes_no_slot() -> None:
+    host = Host(slots=1, processes=4, yield_s=4.0)
+    host.warm()
+    first = host.only(RunJob, host.submit("first"))
+    host.submit("whole", idle=True)
+    host.submit("next whole", idle=True)
+    host.submit("second")
+    second = host.only(RunJob, host.done(first))
+    assert second.job.key == "second", "a background job precedes one of idle priority"
+    whole = host.only(RunJob, host.done(second))
+    assert (whole.job.key, whole.yields_until) == ("whole", host.now + 60)
+    start = host.only(StartWorker, host.submit("third"))
+    assert start.yields_until == host.now + 4, "the compile of idle priority takes no slot"
+    third = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert (third.job.key, third.yields_until) == ("third", host.now + 4)
+    assert not [said for said in host.done(third) if isinstance(said, RunJob)], (
+        "at most one job per slot runs at idle priority"
+    )
+    assert host.only(RunJob, host.done(whole)).job.key == "next whole"
+
+
+def test_a_client_without_compiled_code_ends_the_idle_priority_of_a_job() -> None:
+    host = Host(slots=1, yield_s=4.0)
+    host.warm()
+    whole = host.only(RunJob, host.submit("whole", idle=True))
+    host.now += 10
+    raised = host.only(SetPriority, host.submit("whole"))
+    assert (raised.worker, raised.yields_until) == (whole.worker, whole.yields_until - 60 + 4)
+    host.submit("whole", idle=True)
+    assert host.all(SetPriority) == [raised], "no client lowers the priority"
+    assert host.only(SetPriority, host.submit("whole", waiting=True)).yields_until == 0
 
 
 def test_an_expected_graph_uses_the_worker_that_was_started_ahead() -> None:

@@ -221,6 +221,12 @@ def test_a_worker_has_low_priority_until_yields_until(tmp_path: Path) -> None:
         while autogroup.read_text().split()[-1] != "0":
             assert pool.next_wake(now) is not None
             pool.check()
+        pool.set_priority(1, 200.0)
+        while autogroup.read_text().split()[-1] != "19":
+            pool.set_priority(1, 200.0)
+        pool.set_priority(1, 0.0)
+        while autogroup.read_text().split()[-1] != "0":
+            pool.check()
     finally:
         pool.close()
 

@@ -96,11 +96,14 @@ class AnyHistory(RuleBasedStateMachine):
         uid=st.integers(1, 3),
         env=st.sampled_from("xy"),
         waiting=st.booleans(),
+        idle=st.booleans(),
         farm=st.booleans(),
     )
-    def submit(self, key: str, uid: int, env: str, waiting: bool, farm: bool) -> None:
+    def submit(self, key: str, uid: int, env: str, waiting: bool, idle: bool, farm: bool) -> None:
         self.number += 1
-        message = wire.Submit(f"i{self.number}", key, "/s", interpreter(env), "cpu", waiting=waiting, farm=farm)
+        message = wire.Submit(
+            f"i{self.number}", key, "/s", interpreter(env), "cpu", waiting=waiting, idle=idle, farm=farm
+        )
         self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
 
