@@ -52,7 +52,7 @@ def _switch(wanted: str) -> str:
     require = wanted == "require"
     os.environ.update(python_path.with_hook(os.environ))
     os.environ.update(PRECOMPILED_MODE="wait", PRECOMPILED_REQUIRE="1" if require else "0")
-    PROCESS.given["require"] = require
+    PROCESS.given.update(require=require, progress="off")  # the report at the end replaces the progress lines
     try:
         hook.enable("wait")
     except PrecompiledError as error:

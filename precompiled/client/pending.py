@@ -21,6 +21,7 @@ from precompiled.client.fallback import compile_now, fall_back
 from precompiled.client.progress import Progress
 from precompiled.client.swap import Event, Instruction, State
 from precompiled.client.swapping import swap_in
+from precompiled.client.terminal_lines import TerminalLines
 from precompiled.core import forking, interruptions
 from precompiled.core.errors import Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
@@ -48,7 +49,8 @@ class Pending:
     def __init__(self, session: SessionView) -> None:
         self._session = session
         settings = session.settings
-        self._progress = Progress(wanted=settings.progress, waits=settings.mode == "wait" or settings.require)
+        waits = settings.mode == "wait" or settings.require
+        self._progress = Progress(TerminalLines(settings.progress), waits=waits)
         self._reset()
 
     def _reset(self) -> None:
@@ -159,7 +161,7 @@ class Pending:
         """
         # Pieces are left out, because the artifact of the whole graph suffices.
         awaited = [item for item in (*self._awaited.values(), *self._dormant) if item.piece is None]
-        self._progress = Progress(wanted=False, waits=False)  # the parent prints the lines
+        self._progress = Progress(TerminalLines("off"), waits=False)  # the parent prints the lines
         self._reset()
         self._dormant = awaited
         for item in awaited:

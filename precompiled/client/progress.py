@@ -1,24 +1,20 @@
 """Prints a line on the terminal when graphs compile in the background, and a line when all are compiled.
 
 If the program ends first, a third line replaces the second. The thread that awaits artifacts prints the lines, so they
-do not delay the program. Each line appears once per process. Only rank 0 prints, on a terminal or in a notebook, unless
-``progress`` is false. No function of this file raises or waits for a terminal.
+do not delay the program. Each line appears once per process. No function of this file raises or waits for a terminal.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import select
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from precompiled.client.ledger import GraphCalls
-from precompiled.client.run_recorder import place
 from precompiled.client.swap import State
+from precompiled.client.terminal_lines import TerminalLines
 from precompiled.core import interruptions
 from precompiled.core.words import format_count, format_list, human_seconds
 
@@ -38,11 +34,10 @@ class AwaitedGraph(Protocol):
 class Progress:
     """Prints the lines when they are due. Used by one thread at a time."""
 
-    def __init__(self, *, wanted: bool, waits: bool) -> None:
-        """``wanted``: the setting ``progress``. ``waits``: whether the program waits for each graph (mode "wait" or
-        ``require``).
-        """
-        self._over = not wanted
+    def __init__(self, lines: TerminalLines, *, waits: bool) -> None:
+        """``waits``: whether the program waits for each graph (mode "wait" or ``require``)."""
+        self._lines = lines
+        self._over = not lines.wanted
         self._waits = waits
         self._graphs: list[GraphCalls] = []
         self._since = 0.0  # time.monotonic(); 0 before the first awaited graph
@@ -64,14 +59,14 @@ class Progress:
             if item.calls not in self._graphs:
                 self._graphs.append(item.calls)
         if awaited and not self._said and time.monotonic() - self._since >= PATIENCE_S:
-            if not _is_for_people():
+            if not self._lines.are_shown():
                 self._over = True
             else:
-                self._said = _say(self._begins())
+                self._said = self._lines.say(self._begins())
         if not awaited and self._graphs:
             if self._said:
                 self._over = True
-                _say(self._ends())
+                self._lines.say(self._ends())
             self._graphs, self._since = [], 0.0
 
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
@@ -84,13 +79,13 @@ class Progress:
         self._over = True
         which = "1 graph was" if left == 1 else f"{left} graphs were"
         try:
-            if self._said or _is_for_people():
+            if self._said or self._lines.are_shown():
                 then = (
                     "the daemon continues, for the next run"
                     if goes_on()
                     else "no daemon runs, so the next run submits again"
                 )
-                _say(f"the program ended before {which} compiled; {then}")
+                self._lines.say(f"the program ended before {which} compiled; {then}")
         except Exception as error:  # noqa: BLE001 - an error must not disturb the program's end
             interruptions.pass_on(error)
             log.info("no progress is shown: %s", error)
@@ -124,40 +119,3 @@ class Progress:
         if number := states[State.FAILED]:
             parts.append(f"{number} {'stays' if number == 1 else 'stay'} eager")
         return format_list(parts) + "; `precompiled explain --run last` says why"
-
-
-def _is_for_people() -> bool:
-    """Whether this is rank 0, and stderr is a terminal or a notebook."""
-    if place(os.environ).rank != 0:
-        return False
-    return _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
-
-
-def _is_notebook() -> bool:
-    return type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
-
-
-def _say(text: str) -> bool:
-    """Print a line. Returns false if the terminal cannot take a line now."""
-    line = f"precompiled: {text}\n"
-    stream: Any = sys.stderr
-    if _is_notebook():
-        stream.write(line)
-        stream.flush()
-        return True
-    fd = stream.fileno()
-    if not _takes_lines(fd):
-        return False
-    # Bypass Python's buffer: while the terminal is paused (Ctrl-S), this thread would hold the buffer's lock, which the
-    # program may need.
-    os.write(fd, line.encode())
-    return True
-
-
-def _takes_lines(fd: int) -> bool:
-    """Whether a terminal can take a line now: no prompt is being edited, no program uses the whole screen, and a
-    write would not block.
-    """
-    import termios
-
-    return bool(termios.tcgetattr(fd)[3] & termios.ICANON) and bool(select.select([], [fd], [], 0)[1])

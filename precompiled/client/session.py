@@ -21,11 +21,13 @@ from precompiled.client.daemon_link import daemon_reachable
 from precompiled.client.daemon_starter import DaemonStarter
 from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.graph_outcomes import GraphOutcomes
+from precompiled.client.hit_line import HitLine
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.run_recorder import RunRecord
 from precompiled.client.safe_points import SafePoints
+from precompiled.client.terminal_lines import TerminalLines
 from precompiled.core.errors import NotServed
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.store import run_records
@@ -47,7 +49,8 @@ class Session:
 
     def __init__(self) -> None:
         self.settings = PROCESS.settings()
-        self._counts = CountSender(self.tell_counts)
+        self._counts = CountSender(self._first_calls_over)
+        self._hit_line = HitLine(TerminalLines(self.settings.progress))
         self.ledger = Ledger(self._counts.changed)
         self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
@@ -141,6 +144,10 @@ class Session:
         if not self.store.is_own(artifact):
             self.ledger.count_reason("from_base", str(artifact.root))
 
+    def _first_calls_over(self) -> None:
+        self.tell_counts()
+        self._hit_line.look(self.reports())
+
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
         if not daemon_reachable(self.settings):
@@ -171,6 +178,7 @@ class Session:
         self._left = False
         self._inherited = len(PROCESS.packages.reports) if PROCESS.packages is not None else 0
         self._counts.after_fork()
+        self._hit_line = HitLine(TerminalLines("off"))  # the parent prints the line
         self.ledger.after_fork()
         self._run.after_fork()
         self.pending.after_fork()
@@ -186,6 +194,7 @@ class Session:
             packages = PROCESS.packages
             functions, files = (packages.reports, packages.files()) if packages is not None else ((), {})
             self._run.end(self.reports(), functions[self._inherited :], files)
+        self._hit_line.look(self.reports(), at_end=True)
         self.tell_counts()
         self.tell_used()
         if self.flush(FLUSH_S) is False:

@@ -20,6 +20,7 @@ from precompiled.version import OFF, ON
 
 MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
+PROGRESS = ("terminal", "always", "off")
 TIERS = ("default", "quick,default")
 ENV_PREFIX = "PRECOMPILED_"
 MAX_BASES = 16
@@ -54,9 +55,10 @@ class Settings:
         False,
         "wait for each artifact, and raise NotServed instead of compiling in process or running eager",
     )
-    progress: bool = _setting(
-        True,
-        "report on a terminal or in a notebook when graphs run eager, and when they are compiled",
+    progress: str = _setting(
+        "terminal",
+        "print a line when graphs run eager, when they are compiled, and when all came from the store. `terminal`: on "
+        "a terminal or in a notebook. `always`: to any standard error, such as a log. `off`: never",
     )
     autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
@@ -208,13 +210,19 @@ def _mode(text: str) -> str:
     return text
 
 
-def _packages(text: str) -> str:
-    if text in PACKAGES:
-        return text
-    try:
-        return "program" if _boolean(text) else "off"
-    except ValueError:
-        raise ValueError(f"expected one of {', '.join(PACKAGES)}, or 1 or 0") from None
+def _choice(choices: tuple[str, ...]) -> Callable[[object], str]:
+    """Parse one of the choices; 1 means the first, and 0 the last."""
+
+    def parse(value: object) -> str:
+        text = str(value)
+        if text in choices:
+            return text
+        try:
+            return choices[0] if _boolean(text) else choices[-1]
+        except ValueError:
+            raise ValueError(f"expected one of {', '.join(choices)}, or 1 or 0") from None
+
+    return parse
 
 
 def _tiers(text: str) -> str:
@@ -294,9 +302,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "mode": lambda value: _mode(str(value)),
     "log": lambda value: _log(str(value).lower()),
     "require": _switch,
-    "progress": _switch,
+    "progress": _choice(PROGRESS),
     "compile_without_gpu": _switch,
-    "packages": lambda value: _packages(str(value)),
+    "packages": _choice(PACKAGES),
     "tiers": lambda value: _tiers(str(value)),
     "check": lambda value: _fraction(str(value)),
     "autostart": _switch,

@@ -1,7 +1,10 @@
-"""Tests of the two progress lines of a first run, on a real pseudo-terminal."""
+"""Tests of the progress lines of a first run, and of the line of a run whose graphs all hit, on real
+pseudo-terminals.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -11,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TextIO
 
@@ -18,10 +22,12 @@ import pytest
 from support_host import Host
 from support_terminal import on_terminal
 
-from precompiled.client import progress as progress_of_a_client
+from precompiled.client import terminal_lines
+from precompiled.client.hit_line import HitLine
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.progress import PATIENCE_S, Progress
 from precompiled.client.swap import Event
+from precompiled.client.terminal_lines import TerminalLines
 
 pytestmark = pytest.mark.integration
 
@@ -60,10 +66,30 @@ def test_first_run_announces_eager_and_the_first_compiled_step(host: Host) -> No
     assert re.fullmatch(r"precompiled: compiled from step 3 on, after \d+\.\d s|.* after \d min", ours[1])
     assert len(ours) == 2 and lines[-1] == "@done"
 
-    file.write_text(PROGRAM.format(factor=3))  # a new graph in a process without a terminal must print nothing
+    with on_terminal([sys.executable, str(file)], host.environment(), host.root) as terminal:
+        assert terminal.ended() == 0, terminal.written
+        lines = terminal.written.replace("\r", "").splitlines()
+    (artifact,) = host.store.lookup(key_of(host))
+    saved = f"{artifact.manifest.compile_s:.{0 if artifact.manifest.compile_s >= 10 else 1}f} s"
+    assert lines == ["@done", f"precompiled: 1 of 1 graph from the cache, nothing compiled (about {saved} saved)"]
+
+    # A process without a terminal prints nothing, unless the setting asks for it.
+    file.write_text(PROGRAM.format(factor=3))
     command = [sys.executable, str(file)]
-    done = subprocess.run(command, env=host.environment(), capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout == "@done\n" and done.stderr == ""
+    for progress, expected in (("terminal", ""), ("always", "precompiled: 1 of 1 graph from the cache, nothing ")):
+        done = subprocess.run(
+            command,
+            env=host.environment({"PRECOMPILED_PROGRESS": progress}),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        assert done.stdout == "@done\n" and done.stderr.startswith(expected) and bool(done.stderr) == bool(expected)
+
+
+def key_of(host: Host) -> str:
+    return next(host.store.artifacts.iterdir()).name.partition(".")[0]
 
 
 @dataclass
@@ -83,6 +109,7 @@ def swapped(item: Item) -> None:
     item.calls.swap.on(Event.PUBLISHED)
     item.calls.swap.on(Event.LOADED)
     item.calls.calls_before_flip = item.calls.calls
+    item.calls.report.source = "swap"
 
 
 @dataclass
@@ -104,13 +131,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pty]:
     master, slave = pty.openpty()
     with open(slave, "w") as stderr:
         # Replace ``sys`` in the module under test, because pytest replaces sys.stderr between a fixture and its test.
-        monkeypatch.setattr(progress_of_a_client, "sys", SimpleNamespace(stderr=stderr))
+        monkeypatch.setattr(terminal_lines, "sys", SimpleNamespace(stderr=stderr, modules={}))
         yield Pty(master, stderr)
     os.close(master)
 
 
 def test_several_graphs_are_announced_once(terminal: Pty) -> None:
-    progress, items = Progress(wanted=True, waits=False), [pending(), pending(), pending()]
+    progress, items = Progress(TerminalLines("terminal"), waits=False), [pending(), pending(), pending()]
     for _ in range(2):
         progress.look(items)
     assert terminal.said() == ["precompiled: 3 graphs compile in the background; running eager"]
@@ -125,7 +152,7 @@ def test_several_graphs_are_announced_once(terminal: Pty) -> None:
 
 
 def test_graphs_with_different_call_counts_name_no_step(terminal: Pty) -> None:
-    progress, items = Progress(wanted=True, waits=False), [pending(), pending()]
+    progress, items = Progress(TerminalLines("terminal"), waits=False), [pending(), pending()]
     items[0].calls.calls = 120
     progress.look(items)
     for item in items:
@@ -135,7 +162,7 @@ def test_graphs_with_different_call_counts_name_no_step(terminal: Pty) -> None:
 
 
 def test_graphs_that_stay_eager_are_not_reported_as_compiled(terminal: Pty) -> None:
-    progress, items = Progress(wanted=True, waits=False), [pending(), pending()]
+    progress, items = Progress(TerminalLines("terminal"), waits=False), [pending(), pending()]
     progress.look(items)
     swapped(items[0])
     items[1].calls.swap.on(Event.FAILED)
@@ -146,7 +173,7 @@ def test_graphs_that_stay_eager_are_not_reported_as_compiled(terminal: Pty) -> N
 
 
 def test_program_that_waits_is_announced(terminal: Pty) -> None:
-    progress, item = Progress(wanted=True, waits=True), pending()
+    progress, item = Progress(TerminalLines("terminal"), waits=True), pending()
     progress.look([item])
     swapped(item)
     progress.look([])
@@ -157,7 +184,7 @@ def test_program_that_waits_is_announced(terminal: Pty) -> None:
 
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_program_that_ends_before_its_compile_is_announced(terminal: Pty, is_announced: bool) -> None:
-    progress, item = Progress(wanted=True, waits=False), pending()
+    progress, item = Progress(TerminalLines("terminal"), waits=False), pending()
     if is_announced:
         progress.look([item])
     for _ in range(2):
@@ -167,19 +194,19 @@ def test_program_that_ends_before_its_compile_is_announced(terminal: Pty, is_ann
 
 
 def test_program_that_ends_without_a_daemon_is_announced(terminal: Pty) -> None:
-    Progress(wanted=True, waits=False).ended(1, lambda: False)
+    Progress(TerminalLines("terminal"), waits=False).ended(1, lambda: False)
     said = "precompiled: the program ended before 1 graph was compiled; no daemon runs, so the next run submits again"
     assert terminal.said() == [said]
 
 
 def test_a_program_that_ends_without_pending_graphs_says_nothing(terminal: Pty) -> None:
-    Progress(wanted=True, waits=False).ended(0, lambda: True)
-    Progress(wanted=False, waits=False).ended(1, lambda: True)
+    Progress(TerminalLines("terminal"), waits=False).ended(0, lambda: True)
+    Progress(TerminalLines("off"), waits=False).ended(1, lambda: True)
     assert terminal.said() == []
 
 
 def test_quick_compile_is_not_announced(terminal: Pty) -> None:
-    progress, item = Progress(wanted=True, waits=False), pending()
+    progress, item = Progress(TerminalLines("terminal"), waits=False), pending()
     item.since = time.monotonic() + 60
     progress.look([item])
     swapped(item)
@@ -188,10 +215,10 @@ def test_quick_compile_is_not_announced(terminal: Pty) -> None:
 
 
 def test_progress_is_off_by_setting_and_for_other_ranks(terminal: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
-    Progress(wanted=False, waits=False).look([pending()])
+    Progress(TerminalLines("off"), waits=False).look([pending()])
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    Progress(wanted=True, waits=False).look([pending()])
+    Progress(TerminalLines("terminal"), waits=False).look([pending()])
     assert terminal.said() == []
 
 
@@ -199,7 +226,7 @@ def test_progress_waits_for_the_end_of_a_prompt(terminal: Pty) -> None:
     """readline and full-screen programs edit a line or the screen. A progress line would spoil this line or screen."""
     usual = termios.tcgetattr(terminal.master)
     termios.tcsetattr(terminal.master, termios.TCSANOW, [*usual[:3], usual[3] & ~termios.ICANON, *usual[4:]])
-    progress, item = Progress(wanted=True, waits=False), pending()
+    progress, item = Progress(TerminalLines("terminal"), waits=False), pending()
     progress.look([item])
     assert terminal.said() == []
     termios.tcsetattr(terminal.master, termios.TCSANOW, usual)
@@ -211,7 +238,100 @@ def test_progress_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = open(os.devnull, "w")  # noqa: SIM115 - that is what is tested
     closed.close()
     for stderr in (None, closed, object()):
-        monkeypatch.setattr(progress_of_a_client, "sys", SimpleNamespace(stderr=stderr))
-        progress = Progress(wanted=True, waits=False)
+        monkeypatch.setattr(terminal_lines, "sys", SimpleNamespace(stderr=stderr, modules={}))
+        progress = Progress(TerminalLines("terminal"), waits=False)
         progress.look([pending()])
         progress.look([])
+
+
+def hit(key: str, compile_s: float, source: str = "hit") -> GraphCalls:
+    calls = GraphCalls(GraphReport(id=key, name="f [0/0]", key=key))
+    calls.loaded(source, 0.01, compile_s)
+    return calls
+
+
+def snapshots(*calls: GraphCalls) -> list[GraphReport]:
+    return [item.snapshot() for item in calls]
+
+
+def test_hits_are_announced_once_with_the_time_of_each_artifact(terminal: Pty) -> None:
+    line = HitLine(TerminalLines("terminal"))
+    graphs = [hit("a", 20.4), hit("b", 6.2, "package"), hit("a", 20.4)]  # two layers have the artifact "a"
+    for _ in range(2):
+        line.look(snapshots(*graphs))
+    line.look(snapshots(*graphs), at_end=True)
+    assert terminal.said() == ["precompiled: 3 of 3 graphs from the cache, nothing compiled (about 27 s saved)"]
+
+
+def test_later_hits_are_announced_at_the_end(terminal: Pty) -> None:
+    line, later = HitLine(TerminalLines("terminal")), pending()
+    swapped(later)
+    line.look(snapshots(hit("a", 0.0)))
+    line.look(snapshots(hit("a", 0.0), hit("b", 90.0)))
+    assert terminal.said() == ["precompiled: 1 of 1 graph from the cache, nothing compiled"]
+    line.look(snapshots(hit("a", 0.0), hit("b", 90.0), later.calls), at_end=True)
+    assert terminal.said() == ["precompiled: 2 of 3 graphs from the cache (about 2 min saved)"]
+
+
+def test_run_with_misses_announces_no_hits(terminal: Pty) -> None:
+    """The progress lines announce this run."""
+    item = pending()
+    line = HitLine(TerminalLines("terminal"))
+    line.look(snapshots(hit("a", 3.0), item.calls))
+    swapped(item)
+    line.look(snapshots(hit("a", 3.0), item.calls), at_end=True)
+    line.look([], at_end=True)
+    assert terminal.said() == []
+
+
+def test_graph_that_torch_compiled_is_not_announced_as_a_hit(terminal: Pty) -> None:
+    bypassed = GraphCalls(GraphReport(id="2", name="g [0/0]"))
+    bypassed.bypassed("freezing", "")
+    HitLine(TerminalLines("terminal")).look(snapshots(hit("a", 3.25), bypassed))
+    assert terminal.said() == ["precompiled: 1 of 2 graphs from the cache (about 3.2 s saved)"]
+
+
+@pytest.mark.parametrize("progress", ["terminal", "always"])
+def test_lines_reach_a_log_if_the_setting_is_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str
+) -> None:
+    said = "precompiled: 1 of 1 graph from the cache, nothing compiled\n"
+    with (tmp_path / "log").open("w") as log:
+        monkeypatch.setattr(terminal_lines, "sys", SimpleNamespace(stderr=log, modules={}))
+        HitLine(TerminalLines(progress)).look(snapshots(hit("a", 0.0)))
+    without_descriptor = io.StringIO()
+    monkeypatch.setattr(terminal_lines, "sys", SimpleNamespace(stderr=without_descriptor, modules={}))
+    HitLine(TerminalLines(progress)).look(snapshots(hit("a", 0.0)))
+    expected = said if progress == "always" else ""
+    assert (tmp_path / "log").read_text() == without_descriptor.getvalue() == expected
+
+
+BARS = """
+import sys, threading
+from types import SimpleNamespace
+from precompiled.client.terminal_lines import TerminalLines
+{bar}
+for step in steps:
+    if step == 2:
+        thread = threading.Thread(target=lambda: TerminalLines("terminal").say("2 of 2 graphs from the cache"))
+        thread.start()
+        thread.join()
+"""
+BAR = {
+    "tqdm": "from tqdm import tqdm; steps = tqdm(range(5), desc='train', mininterval=0, ascii=True, file=sys.stderr)",
+    "nested tqdm": "from tqdm import tqdm; whole = tqdm(total=9, desc='epochs', position=1, file=sys.stderr); "
+    "steps = tqdm(range(5), desc='train', mininterval=0, ascii=True, position=0)",
+    "rich": "from rich.progress import track; steps = track(range(5), description='train')",
+}
+
+
+@pytest.mark.parametrize("bar", BAR)
+def test_line_tears_no_progress_bar(tmp_path: Path, bar: str) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(BARS.format(bar=BAR[bar]))
+    with on_terminal([sys.executable, str(program)], dict(os.environ), tmp_path) as terminal:
+        assert terminal.ended() == 0, terminal.written
+        lines = terminal.screen.text().splitlines()
+    assert [line for line in lines if "precompiled" in line] == ["precompiled: 2 of 2 graphs from the cache"], lines
+    bars = [line for line in lines if line.startswith("train")]
+    assert len(bars) == 1 and "100%" in bars[0], terminal.written
