@@ -273,7 +273,7 @@ class StatusReply(Message, frozen=True):
 
 
 class StatsReply(Message, frozen=True):
-    """Counts since the daemon started, for one uid. Field names are public: `precompiled cache stats --json`."""
+    """Counts for one uid, which survive a restart. Field names are public: `precompiled cache stats --json`."""
 
     hits: int = 0
     misses: int = 0

@@ -134,6 +134,7 @@ class Daemon:
             ) from error
         if not locked:
             raise AlreadyRunning(f"another daemon serves {self._settings.runtime_dir}")
+        self._metrics.load(self._settings.runtime_dir)
         if self._system:
             self._prepare_cache_dir()
         become_subreaper()
@@ -166,6 +167,7 @@ class Daemon:
             self._watcher.close()
         self._pool.close()
         self._server.close()
+        self._metrics.save()
         self._lock.release()
         if self._wake[0] >= 0:
             signal.set_wakeup_fd(-1)
@@ -310,6 +312,7 @@ class Daemon:
             return
         watchdog = self._notifier.watchdog_s
         self._next_check = now + min(SELF_CHECK_S, watchdog / 3 if watchdog else SELF_CHECK_S)
+        self._metrics.save()
         try:
             reachable = self._lock.is_ours() and self._server.is_ours()
         except OSError as error:

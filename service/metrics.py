@@ -1,19 +1,23 @@
-"""Counters per uid since the daemon's start. A user sees only its own; root sees the sum."""
+"""Counters per uid, which survive a restart of the daemon. A user sees only its own; root sees the sum."""
 
 from __future__ import annotations
 
-import math
+import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 from precompiled.service.log_lines import plain
 
 from precompiled import wire
+from precompiled.store import saved_counts
+from precompiled.store.saved_counts import sane
+
+log = logging.getLogger("precompiled.daemon")
 
 MAX_REASONS = 200  # distinct reasons per counter and uid; clients choose them
 MAX_REASON_LENGTH = 80
-MAX_AMOUNT = 1 << 40
 
 # wire.StatsReply defines the counters: numbers, and tables by reason.
 _FIELDS = msgspec.structs.fields(wire.StatsReply)
@@ -31,9 +35,33 @@ class _Counters:
 class Metrics:
     def __init__(self) -> None:
         self._of: defaultdict[int, _Counters] = defaultdict(_Counters)
+        self._directory: Path | None = None
+        self._is_saved = True
+
+    def load(self, directory: Path) -> None:
+        """Continue the counts of the last daemon of this runtime directory, and save the counts there from now on."""
+        self._directory = directory
+        try:
+            for uid, counts in saved_counts.read(directory).items():
+                mine = self._of[uid]
+                mine.numbers.update({name: counts[name] for name in NUMBERS if name in counts})
+                mine.reasons.update({name: counts[name] for name in BY_REASON if name in counts})
+        except (OSError, ValueError) as error:
+            log.warning("the counts start at 0: %s", error)
+
+    def save(self) -> None:
+        """Save the counts, if they have changed."""
+        if self._is_saved or self._directory is None:
+            return
+        self._is_saved = True
+        try:
+            saved_counts.write(self._directory, {uid: {**its.numbers, **its.reasons} for uid, its in self._of.items()})
+        except OSError as error:
+            log.info("the counts cannot be saved: %s", error)
 
     def add(self, uid: int, counter: str, amount: float = 1, reason: str = "") -> None:
         """Add ``amount`` to a field of wire.StatsReply."""
+        self._is_saved = False
         counters = self._of[uid]
         if counter in BY_REASON:
             table = counters.reasons[counter]
@@ -49,9 +77,9 @@ class Metrics:
         for name in _TALLIED:
             if name in BY_REASON:
                 for reason, amount in list(getattr(message, name).items())[:MAX_REASONS]:
-                    self.add(uid, name, _sane(amount), reason)
+                    self.add(uid, name, sane(amount), reason)
             else:
-                self.add(uid, name, _sane(getattr(message, name)))
+                self.add(uid, name, sane(getattr(message, name)))
 
     def reply(self, uid: int | None) -> wire.StatsReply:
         """The counters of one uid; None: the sum over all."""
@@ -67,7 +95,3 @@ class Metrics:
                     table[reason] = table.get(reason, 0) + amount
             values[name] = table
         return wire.StatsReply(**values)  # type: ignore[arg-type]
-
-
-def _sane(amount: float) -> float:
-    return amount if math.isfinite(amount) and 0 <= amount <= MAX_AMOUNT else 0

@@ -1,9 +1,8 @@
-"""status and cache stats: show the daemon, its workers, the running programs, and the counters."""
+"""status: show the daemon, its workers, and the running programs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -19,7 +18,7 @@ from precompiled.core.errors import DaemonError
 from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store.job_phases import UnderWay, under_way
 
-_STATES = {"remote": parts.REMOTE_STATE, "farm": parts.FARM_STATE}
+STATES = {"remote": parts.REMOTE_STATE, "farm": parts.FARM_STATE}
 
 
 @command("status", examples=["precompiled status", "precompiled status --watch"])
@@ -68,7 +67,7 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
             "watches": [],
             "runs": [],
             "jobs": [],
-            **_last_states(settings),
+            **last_states(settings),
         }
         further = (
             f"None can start: {why}. {paths.NO_PLACE_ACTION}."
@@ -77,66 +76,17 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
         )
         out.result(document, f"No daemon runs at {document['socket']}. {further}")
         return 1
-    reply |= _last_states(settings)
+    reply |= last_states(settings)
     reply["runs"] = runs.live(settings)
     reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
     out.result(reply, lambda: _show_status(reply))
     return 0
 
 
-@command("stats", examples=["precompiled cache stats", "precompiled cache stats --run last"])
-@click.option("--run", metavar="NAME", help="Count for one run, rank by rank. `last` is your last run.")
-@timeout_option(ANSWER_TIMEOUT_S)
-def stats_command(out: Output, settings: Settings, run: str | None, timeout: float) -> int:
-    """Count hits, misses and compiles since the daemon started.
-
-    The counts cover your programs, and a new daemon starts them at 0.
-    """
-    if run is not None:
-        out.result(*runs.stats(settings, run))
-        return 0
-    from precompiled import wire
-
-    reply = fields(ask_daemon(settings, wire.Stats(), timeout))
-    reply |= _last_states(settings)
-
-    def show() -> None:
-        rows = []
-        for name, value in reply.items():
-            if name in _STATES:
-                rows.append((name, _line(name, value) if value else "-"))
-            elif isinstance(value, dict):
-                rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
-            elif name.endswith("_s"):
-                rows.append((name.removesuffix("_s"), human_seconds(value) + _mean(name, reply)))
-            else:
-                rows.append((name, f"{value}{_share(name, reply)}"))
-        pairs(rows)
-
-    out.result(reply, show)
-    return 0
-
-
-def _last_states(settings: Settings) -> dict[str, dict[str, Any] | None]:
+def last_states(settings: Settings) -> dict[str, dict[str, Any] | None]:
     """The last states of the remote and of the farm; None for each that is not set up or installed."""
-    installed = {name: entry.get() for name, entry in _STATES.items()}
+    installed = {name: entry.get() for name, entry in STATES.items()}
     return {name: None if part is None else part.last_state(settings) for name, part in installed.items()}
-
-
-def _line(name: str, state: dict[str, Any]) -> str:
-    return _STATES[name].require().line(state)
-
-
-def _share(name: str, reply: Mapping[str, Any]) -> str:
-    lookups = reply["hits"] + reply["misses"]
-    if name != "hits" or not lookups:
-        return ""
-    return f" ({reply['hits'] / lookups:.0%} of {format_count(lookups, 'lookup')})"
-
-
-def _mean(name: str, reply: Mapping[str, Any]) -> str:
-    compiled = reply["compiled"]
-    return f" ({human_seconds(reply[name] / compiled)} a graph)" if name == "compile_s" and compiled else ""
 
 
 def _show_status(reply: dict[str, Any]) -> None:
@@ -148,7 +98,7 @@ def _show_status(reply: dict[str, Any]) -> None:
             ("memory", human_bytes(reply["rss_bytes"])),
             ("queued", str(reply["queue_depth"])),
             *(("degraded", text) for text in reply["degraded"]),
-            *((name, _line(name, reply[name])) for name in _STATES if reply[name]),
+            *((name, STATES[name].require().line(reply[name])) for name in STATES if reply[name]),
         ]
     )
     _show_workers(reply)

@@ -120,13 +120,13 @@ class Rates:
     def said(self) -> str:
         """Hits and misses of the last minute, or since the first sample.
 
-        If there is a single sample, all since the daemon's start.
+        If there is a single sample, all that the daemon has counted.
         """
         if not self._seen:
             return "no counts"
         first, last = self._seen[0], self._seen[-1]
         if first is last:
-            first, since = (0.0, 0, 0), "since the daemon started"
+            first, since = (0.0, 0, 0), "in all"
         else:
             since = "in the last minute"
         hits, misses = int(last[1] - first[1]), int(last[2] - first[2])

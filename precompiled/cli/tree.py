@@ -40,7 +40,7 @@ COMMANDS = {
     "config set": "cli.settings",
     "cache ls": "cli.store",
     "cache show": "cli.store",
-    "cache stats": "cli.status",
+    "cache stats": "cli.stats",
     "cache size": "cli.store",
     "cache dir": "cli.store",
     "cache clear": "cli.store",

@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 import pytest
 from support_cli import KEYS, answer, invoke, precompiled
-from support_daemon import wait_until
+from support_daemon import raw_client, wait_until
 
+from precompiled import wire
 from precompiled.cli import code, logs, tree
 from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
@@ -178,12 +179,29 @@ def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
         "compile_s",
         "saved_s",
     } <= set(stats)
-    assert len(precompiled(stopped, "cache", "stats").stdout.splitlines()) == len(stats)
+    assert precompiled(stopped, "cache", "stats").stdout.startswith("Nothing is counted yet.")
+    lines = precompiled(stopped, "cache", "stats", "--verbose").stdout.splitlines()
+    assert len(lines) == len(stats) - 2 + 4, "each counter in one of four sections; no remote, no farm"
+    assert max(map(len, lines)) <= 80
 
+    settings = config.load({"runtime_dir": stopped["PRECOMPILED_RUNTIME_DIR"]})
+    with raw_client(settings) as client:
+        client.send(wire.PREAMBLE, wire.encode(wire.Tally(pid=1, hits=3, misses=1, saved_s=90.0)))
+        client.send(wire.PREAMBLE, wire.encode(wire.Stats()))
+        client.receive()  # the daemon has counted
     restarted = json.loads(precompiled(stopped, "daemon", "restart", "--json").stdout)
+    text = precompiled(stopped, "cache", "stats").stdout
+    assert text.splitlines() == [
+        "lookups",
+        "  hits            3 of 4 lookups (75%)",
+        "  misses          1",
+        "compiles",
+        "  compiles saved  2 min (compared with empty caches)",
+    ]
     assert restarted["outcome"] == "ready" and restarted["pid"] != pid and ended(pid)
 
     stop = json.loads(precompiled(stopped, "daemon", "stop", "--json").stdout)
+    assert precompiled(stopped, "cache", "stats").stdout == text, "the last counts"
     assert stop == {"stopped": True, "pid": restarted["pid"]} and ended(restarted["pid"])
     assert not Path(started["socket"]).exists()
 

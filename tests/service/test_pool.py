@@ -169,6 +169,30 @@ def test_counters_are_separate_per_user_and_limited() -> None:
     assert len(metrics.reply(1).fallbacks) <= 201 and metrics.reply(1).fallbacks["other"] > 700
 
 
+def test_counters_continue_after_a_restart(tmp_path: Path) -> None:
+    first = Metrics()
+    first.load(tmp_path)
+    first.save()
+    assert not list(tmp_path.iterdir()), "nothing was counted"
+    first.tally(7, wire.Tally(1, hits=2, saved_s=1.5, fallbacks={"freezing": 3}))
+    first.save()
+    second = Metrics()
+    second.load(tmp_path)
+    second.tally(7, wire.Tally(1, hits=1))
+    assert second.reply(7) == wire.StatsReply(hits=3, saved_s=1.5, fallbacks={"freezing": 3})
+    assert second.reply(8) == wire.StatsReply()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"7": 1}', '{"7": {"hits": "2"}}', '{"x": {}}', '{"7": {"gone": 1}}'])
+def test_damaged_file_of_counters_counts_as_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "stats.json").write_text(text)
+    metrics = Metrics()
+    metrics.load(tmp_path)
+    assert metrics.reply(7) == wire.StatsReply()
+    metrics.tally(7, wire.Tally(1, hits=2))
+    assert metrics.reply(7).hits == 2
+
+
 # This worker's child exits and leaves a grandchild, which runs in a session of its own.
 LEAVES_AN_ORPHAN = """\
 #!/bin/sh

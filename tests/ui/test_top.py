@@ -234,7 +234,7 @@ def test_top_without_a_terminal_prints_plain_lines(busy: Busy) -> None:
         assert process.wait(60) == 0
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d  1 worker, 1 busy, 1 queued; 3 clients; graphs: 2 compiling, 1 queued, 1 eager, 1 in process, "
-        r"1 compiled; 3 hits, \d+ miss(?:es)? since the daemon started; 2 min saved\n",
+        r"1 compiled; 3 hits, \d+ miss(?:es)? in all; 2 min saved\n",
         line,
     ), line
 
@@ -349,7 +349,7 @@ def test_rates_cover_the_last_minute() -> None:
         rates.add(float(second), {"hits": second, "misses": second // 10})
     assert rates.said() == "60 hits, 6 misses in the last minute"
     rates.add(200.0, {"hits": 1, "misses": 0})  # a new daemon counts from 0 again
-    assert rates.said() == "1 hit, 0 misses since the daemon started"
+    assert rates.said() == "1 hit, 0 misses in all"
     rates.add(210.0, {"hits": 2, "misses": 1})
     assert rates.said() == "1 hit, 1 miss in the last minute"
 
