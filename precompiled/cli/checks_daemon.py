@@ -101,6 +101,8 @@ def _daemon(settings: Settings, socket: Path, can_start: bool) -> Iterator[Check
         return
     yield Check("daemon", "ok", f"pid {reply.pid} answers at {socket}")
     yield version(reply)
+    if settings.runtime_dir != paths.SYSTEM_RUNTIME_DIR:
+        yield daemon_store(reply, settings.cache_dir)
     for sentence in reply.degraded:
         yield Check("daemon", "warn", sentence)
 
@@ -124,6 +126,18 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
         return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled daemon start`")
     left = " (a dead daemon left its socket; this is harmless)" if socket.exists() else ""
     return Check("daemon", "ok", f"no daemon runs{left}; the first graph starts one")
+
+
+def daemon_store(reply: StatusReply, cache_dir: Path) -> Check:
+    """Whether the user's daemon evicts from, and watches for, the store that this shell's programs use."""
+    if reply.cache_dir == str(cache_dir):
+        return Check("daemon store", "ok", "the daemon and this shell use the same store")
+    return Check(
+        "daemon store",
+        "warn",
+        f"the daemon's store is {reply.cache_dir}, but programs of this shell use {cache_dir}",
+        "Use the same PRECOMPILED_CACHE_DIR, then run `precompiled daemon restart`",
+    )
 
 
 def version(reply: StatusReply) -> Check:

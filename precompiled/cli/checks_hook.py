@@ -27,7 +27,7 @@ NO_SETTINGS = tuple(
 _REPORT_THIS = "report this bug, with the output of `precompiled doctor --json`"
 
 
-def run(settings: Settings) -> Iterator[Check]:
+def run(settings: Settings, *, with_packages: bool = True) -> Iterator[Check]:
     variables = dict(os.environ)
     yield switch(variables, settings.mode, settings.require)
     yield check_variable_names(variables)
@@ -39,9 +39,9 @@ def run(settings: Settings) -> Iterator[Check]:
     yield torch_version(version)
     if version is not None:
         switched_on = {**variables, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
-        with_torch = probe.ask_with_torch(python_path.with_hook(switched_on))
+        with_torch = probe.ask_with_torch(python_path.with_hook(switched_on), packages=with_packages)
         yield route(with_torch)
-        if with_torch.packages:
+        if with_packages and with_torch.packages:
             yield packages(with_torch)
 
 
@@ -130,10 +130,9 @@ def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
         )
     return Check(
         "hook",
-        "warn",
-        f"a new process of {sys.executable} lacks the hook",
-        "Start programs with `precompiled run -- CMD`, run `precompiled enable` once, call precompiled.enable(), "
-        'or use torch.compile(backend="precompiled")',
+        "info",
+        f"precompiled is off in a new process of {sys.executable}",
+        "Start programs with `precompiled run -- CMD`, or run `precompiled enable` once",
     )
 
 

@@ -26,13 +26,16 @@ FEW_INODES = 10_000
 
 def run(settings: Settings) -> Iterator[Check]:
     store = Store(settings.cache_dir, settings.base)
-    yield place(settings)
+    found = place(settings)
+    yield found
+    if found.state == "fail" and not store.root.exists():
+        return  # the other checks would report the same problem again
     yield ancestors(store.root)
     yield entries(store)
     yield quarantine(store)
-    found = store.root if store.root.exists() else existing_parent(store.root)
-    free = os.statvfs(found)
-    yield space(store.root, shutil.disk_usage(found).free, free.f_favail if free.f_files else None)
+    disk = store.root if store.root.exists() else existing_parent(store.root)
+    free = os.statvfs(disk)
+    yield space(store.root, shutil.disk_usage(disk).free, free.f_favail if free.f_files else None)
     yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
     if filesystems.is_shared(store.root):
         yield Check(

@@ -6,13 +6,14 @@ import dataclasses
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import click
 
 from precompiled import parts
 from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store
 from precompiled.cli.app import command
-from precompiled.cli.output import Output, table
+from precompiled.cli.output import Output
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.words import format_count
@@ -20,36 +21,44 @@ from precompiled.core.words import format_count
 _Checks = Callable[[Settings], Iterator[Check]]
 
 
-def groups() -> dict[str, _Checks]:
-    """The groups of checks, in order: the core's, then those of the installed parts."""
-    found: dict[str, _Checks] = {"hook": checks_hook.run, "daemon": checks_daemon.run, "store": checks_store.run}
+def groups(*, complete: bool = True) -> dict[str, _Checks]:
+    """The groups of checks, in order: the core's, then those of the installed parts.
+
+    ``complete``: with the check of packages, which takes as long as all others.
+    """
+    hook = partial(checks_hook.run, with_packages=complete)
+    found: dict[str, _Checks] = {"hook": hook, "daemon": checks_daemon.run, "store": checks_store.run}
     for name, entry in (("remote", parts.REMOTE_STATE), ("farm", parts.FARM_STATE)):
         if (part := entry.get()) is not None:
             found[name] = part.checks
     return found | {"host": checks_host.run}
 
 
-MARKS = {"ok": "ok", "warn": "WARN", "fail": "FAIL"}
+# Problems come first.
+MARKS = {"fail": "FAIL", "warn": "WARN", "info": "info", "ok": "ok"}
+COLOURS = {"fail": "red", "warn": "yellow", "info": "cyan", "ok": "green"}
 
 
-@command("doctor", examples=["precompiled doctor"])
-def doctor_command(out: Output, settings: Settings) -> int:
+@command("doctor", examples=["precompiled doctor", "precompiled doctor --all"])
+@click.option("--all", "show_all", is_flag=True, help="Show all checks, and also check packages (takes longer).")
+def doctor_command(out: Output, settings: Settings, show_all: bool) -> int:
     """Check this installation, and say how to fix it.
 
-    Checks the hook, the daemon, the store, the remote, the farm and the host. The exit status is 1 if a check fails;
-    warnings do not count.
+    Checks the hook, the daemon, the store, the remote, the farm and the host. Shows problems, and with --all or --json
+    every check. The exit status is 1 if a check fails; warnings do not count.
     """
+    complete = show_all or out.as_json
     if sys.stderr.isatty():
         click.echo("Checking the hook, the daemon, the store, the remote, the farm and the host ...", err=True)
-    checks = run_checks(settings)
-    out.result([dataclasses.asdict(check) for check in checks], lambda: _show(checks))
+    checks = run_checks(settings, complete=complete)
+    out.result([dataclasses.asdict(check) for check in checks], lambda: _show(checks, show_all))
     return int(any(check.state == "fail" for check in checks))
 
 
-def run_checks(settings: Settings) -> list[Check]:
+def run_checks(settings: Settings, *, complete: bool = True) -> list[Check]:
     """Run all checks, in order. A check that raises counts as failed, and does not stop the other checks."""
     checks: list[Check] = []
-    for name, group in groups().items():
+    for name, group in groups(complete=complete).items():
         try:
             for check in group(settings):
                 checks.append(check)
@@ -60,12 +69,16 @@ def run_checks(settings: Settings) -> list[Check]:
     return checks
 
 
-def _show(checks: list[Check]) -> None:
-    rows = []
-    for check in checks:
-        text = check.message + (f"\n  -> {check.action}" if check.action else "")
-        rows.append((MARKS[check.state], check.check, text))
-    table(("", "CHECK", ""), rows)
-    bad = [sum(check.state == state for check in checks) for state in ("fail", "warn")]
-    warnings = format_count(bad[1], "warning", zero="no")
-    click.echo(f"\n{format_count(len(checks), 'check')}, {bad[0] or 'none'} failed, {warnings}.")
+def _show(checks: list[Check], show_all: bool) -> None:
+    width = max(len(check.check) for check in checks)
+    for state, mark in MARKS.items():
+        for check in checks:
+            if check.state == state and (show_all or state != "ok"):
+                said = f"{click.style(f'{mark:<4}', fg=COLOURS[state])}  {check.check:<{width}}  {check.message}"
+                click.echo(said)
+                if check.action and state != "ok":
+                    click.echo(f"      -> {check.action}")
+    number = {state: sum(check.state == state for check in checks) for state in MARKS}
+    warnings = format_count(number["warn"], "warning", zero="no")
+    folded = "" if show_all else " --all shows all checks."
+    click.echo(f"{format_count(len(checks), 'check')}, {number['fail'] or 'none'} failed, {warnings}.{folded}")

@@ -23,7 +23,7 @@ from precompiled.store.package_format import WRAPPER, About, are_of_other_files,
 from precompiled.store.packages import Entry
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
-MAX_SHOWN = 10
+MAX_SHOWN, MAX_GUARDS = 10, 20
 MAX_SUGGESTED = 3
 
 
@@ -121,10 +121,10 @@ def show(document: dict[str, Any]) -> None:
                 ("  guards", f"{len(entry['guards'])}"),
             ]
         )
-        for guard in entry["guards"][:MAX_SHOWN]:
+        for guard in entry["guards"][:MAX_GUARDS]:
             click.echo(f"    {guard['source'] or '-'}: {guard['kind']}{difference.at(guard['place'])}")
-        if len(entry["guards"]) > MAX_SHOWN:
-            click.echo(f"    and {len(entry['guards']) - MAX_SHOWN} more: --json has them all")
+        if len(entry["guards"]) > MAX_GUARDS:
+            click.echo(f"    and {len(entry['guards']) - MAX_GUARDS} more: --json has them all")
 
 
 # ---------------------------------------------------------------- explain

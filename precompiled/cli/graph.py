@@ -9,6 +9,8 @@ import click
 
 from precompiled.core.errors import CorruptArtifact
 from precompiled.core.json_text import parse_json
+from precompiled.core.names import shorten_paths
+from precompiled.core.words import format_count
 from precompiled.graph import listing
 from precompiled.graph.key import SECTIONS
 from precompiled.store import artifact_format as fmt
@@ -70,19 +72,21 @@ def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | No
     ]
 
 
-def show(found: list[listing.Operation] | None) -> None:
-    """Print operations below their source lines."""
+def show(found: list[listing.Operation] | None, most: int | None) -> None:
+    """Print operations below their source lines. ``most``: the limit of operations, or None."""
     click.echo("\ngraph")
     if found is None:
         click.echo("  not kept, or not readable")
         return
     graph, place = 0, None
-    for item in found:
+    for item in found[:most]:
         if item.graph != graph:
             graph, place = item.graph, None
             click.echo(f"\ngraph {graph}")
         if item.place is not None and item.place != place:
-            click.echo(f"  # {item.place}")
+            click.echo(f"  # {shorten_paths(str(item.place))}")
         place = item.place
         text = item.text if len(item.text) <= MAX_SHOWN_CHARS else item.text[:MAX_SHOWN_CHARS] + "..."
         click.echo(f"  {text}")
+    if most is not None and len(found) > most:
+        click.echo(f"  and {format_count(len(found) - most, 'more operation')}")

@@ -33,13 +33,14 @@ import torch
 bootstrap = sys.modules.get("precompiled.bootstrap")
 if bootstrap:
     from precompiled import hook
-torch.compile(torch.nn.Identity())  # never called: packages are switched on with the first
+if {compiles}:
+    torch.compile(torch.nn.Identity())  # never called: packages are switched on with the first
 packages = sys.modules.get("precompiled.packages.dynamo.lazy_switch")
-print("\\n" + json.dumps({
+print("\\n" + json.dumps({{
     "state": hook.state() if bootstrap else "absent",
     "problem": (bootstrap.problem or "") if bootstrap else "", "torch": True,
     "packages": (packages.problem or "on") if packages else "off",
-}))
+}}))
 """
 
 
@@ -59,9 +60,12 @@ def ask(variables: Mapping[str, str]) -> Probe:
     return _ask(_QUESTION, variables)
 
 
-def ask_with_torch(variables: Mapping[str, str]) -> Probe:
-    """Like ``ask``, after `import torch`; the state is `precompiled.hook.state()`."""
-    return _ask(_QUESTION_WITH_TORCH, variables)
+def ask_with_torch(variables: Mapping[str, str], *, packages: bool) -> Probe:
+    """Like ``ask``, after `import torch`; the state is `precompiled.hook.state()`.
+
+    ``packages``: also ask for the state of packages, which takes as long as `import torch`.
+    """
+    return _ask(_QUESTION_WITH_TORCH.format(compiles=packages), variables)
 
 
 def _ask(question: str, variables: Mapping[str, str]) -> Probe:

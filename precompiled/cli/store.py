@@ -24,6 +24,8 @@ from precompiled.store import eviction, scratch, trust
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.job_phases import under_way
 
+MAX_OPERATIONS = 12  # operations that `cache show` prints without --all
+
 
 @command("ls", examples=["precompiled cache ls"])
 def ls_command(out: Output, settings: Settings) -> None:
@@ -84,13 +86,14 @@ def ls_command(out: Output, settings: Settings) -> None:
 
 @command("show", examples=["precompiled cache show 3f9c0d1e", "precompiled cache show model.Net.forward"])
 @click.argument("key", metavar="KEY|FUNCTION", type=KEY_OR_OTHER)
+@click.option("--all", "show_all", is_flag=True, help="Print all operations, files and facts.")
 @click.option("--code", "with_code", is_flag=True, help="Also print the code that Inductor generated.")
 @click.option("--repro", is_flag=True, help="Print a Python script that compares eager and compiled results instead.")
-def show_command(out: Output, settings: Settings, key: str, with_code: bool, repro: bool) -> None:
+def show_command(out: Output, settings: Settings, key: str, show_all: bool, with_code: bool, repro: bool) -> None:
     """Show one graph, or the package of one function.
 
-    For a KEY, shows the operations below their source lines, the artifacts and the failure record. The first four
-    digits are enough. For a FUNCTION such as `model.Net.forward`, shows the entries of its package.
+    For a KEY, shows the artifacts, the failure record, and the first operations below their source lines. Four digits
+    are enough. For a FUNCTION such as `model.Net.forward`, shows the entries of its package.
     """
     store = open_store(settings)
     if functions.is_function(key):
@@ -135,10 +138,10 @@ def show_command(out: Output, settings: Settings, key: str, with_code: bool, rep
         click.echo(whole)
         for name in packages:
             click.echo(f"used by the package of {name}")
-        graph.show(operations)
-        _show(artifacts, failure)
-        if artifacts and not with_code:
-            click.echo("\nWith --code: the code that Inductor generated.")
+        _show(artifacts, failure, show_all)
+        graph.show(operations, None if show_all else MAX_OPERATIONS)
+        if artifacts and not with_code and not show_all:
+            click.echo("\n--all prints everything, and --code the code that Inductor generated.")
         for slot, found in texts.items():
             code.show(slot, found)
 
@@ -315,6 +318,19 @@ def _failure_document(failure: fmt.Failure) -> dict[str, object]:
     return found
 
 
+def _in_short(artifact: Artifact) -> str:
+    manifest = artifact.manifest
+    parts = [
+        manifest.name,
+        manifest.device,
+        "forward and backward" if manifest.has_backward else "forward only",
+        f"compiled in {human_seconds(manifest.compile_s)}, {human_age(manifest.created)} ago",
+        human_bytes(manifest.bytes),
+        *(f"torch {version}" for version in filter(None, [manifest.environment.get("torch")])),
+    ]
+    return ", ".join(filter(None, parts))
+
+
 def _used(artifact: Artifact) -> dict[str, float]:
     """The time of an artifact's last use, which eviction also uses."""
     try:
@@ -323,10 +339,14 @@ def _used(artifact: Artifact) -> dict[str, float]:
         return {"used": artifact.manifest.created}
 
 
-def _show(artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> None:
+def _show(artifacts: Sequence[Artifact], failure: fmt.Failure | None, show_all: bool) -> None:
     for artifact in artifacts:
         manifest = artifact.manifest
-        click.echo(f"\nartifact {artifact.slot}")
+        click.echo(f"\nartifact {artifact.slot}: {_in_short(artifact)}")
+        if not show_all:
+            rows = [("  guards", manifest.guards), ("  path", str(artifact.path))]
+            pairs([(name, value) for name, value in rows if value])
+            continue
         pairs(
             [
                 ("  name", manifest.name),

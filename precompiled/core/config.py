@@ -397,7 +397,8 @@ def load(flags: Mapping[str, object] | None = None) -> Settings:
         try:
             values[name] = parse(name, value)
         except ValueError as error:
-            said = f"{name} = {value!r} (from {origin}) cannot be used: {error}"
+            place = "" if origin == "flag" else f" (from {origin})"  # the user has just typed a flag or an argument
+            said = f"{name} = {value!r}{place} cannot be used: {error}"
             raise ConfigError(said, "Correct it, or leave it out") from error
         origins[name] = origin
     if "runtime_dir" not in values:

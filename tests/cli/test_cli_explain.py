@@ -254,6 +254,11 @@ def test_show_prints_operations_below_their_source_lines(store: Store) -> None:
     text = invoke("cache", "show", key_of("target")).output
     assert "  # /home/me/model.py:12, in forward: return x * 2 + y\n  %2 = operator.mul(%0, 2)\n  %3 = %2.add(" in text
     assert "%0 = input 0: float32 [8, 16]  x" in text
+    many = changed(everything(put("graph", 0, [*[["p"]] * 2, *[PROGRAM["graph"][0][2]] * 30]), put("about", {})))
+    publish(store, "many operations", many, 10)
+    lines = invoke("cache", "show", key_of("many operations")).output.splitlines()
+    assert len(lines) <= 24 and "  and 20 more operations" in lines
+    assert len(invoke("cache", "show", "--all", key_of("many operations")).output.splitlines()) > 40
     shown = answer("cache", "show", key_of("target"))["graph"]
     assert shown[2]["source"] == {
         "file": "/home/me/model.py",

@@ -97,7 +97,7 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     counted = json.loads(served.command("cache", "stats", "--json"))
     lookups = counted["hits"] + counted["misses"]
     text = served.command("cache", "stats")
-    assert f"({counted['hits'] / lookups:.0%} of {lookups} lookups)" in text and " a graph)" in text
+    assert f"{counted['hits']} of {lookups} lookups ({counted['hits'] / lookups:.0%})" in text and " each)" in text
     assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
 
 

@@ -84,7 +84,7 @@ def test_pth_file(tmp_path: Path) -> None:
 def test_hook_in_a_fresh_process() -> None:
     assert sound(checks_hook.here({}, probe.Probe("waiting")))
     absent = checks_hook.here({}, probe.Probe("absent"))
-    assert absent.state == "warn" and "precompiled run" in absent.action and "enable" in absent.action
+    assert absent.state == "info" and "precompiled run" in absent.action and "enable" in absent.action
     assert checks_hook.here({}, probe.Probe("failed", "it broke")).state == "fail"
     theirs = probe.Probe("absent", sitecustomize="/theirs/sitecustomize.py")
     shadowed = checks_hook.here({"PYTHONPATH": f"/theirs:{python_path.hook_folder()}"}, theirs)
@@ -137,7 +137,7 @@ def test_route() -> None:
 @pytest.mark.parametrize("setting", ["program", "off"])
 def test_packages_are_checked_in_a_process_with_torch(setting: str) -> None:
     environment = {**os.environ, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager", "PRECOMPILED_PACKAGES": setting}
-    found = probe.ask_with_torch(python_path.with_hook(environment))
+    found = probe.ask_with_torch(python_path.with_hook(environment), packages=True)
     assert found.packages == {"program": "on", "off": "off"}[setting], found
     assert sound(checks_hook.packages(found))
 
@@ -178,6 +178,13 @@ def test_version_skew() -> None:
     assert sound(checks_daemon.version(reply(VERSION)))
     skewed = checks_daemon.version(reply("9.9"))
     assert skewed.state == "warn" and "9.9" in skewed.message and "restart" in skewed.action
+
+
+def test_daemon_of_another_store_is_reported(tmp_path: Path) -> None:
+    reply = wire.StatusReply(True, 1, VERSION, "/s", str(tmp_path), 1.0, 0, [])
+    assert sound(checks_daemon.daemon_store(reply, tmp_path))
+    other = checks_daemon.daemon_store(reply, tmp_path / "other")
+    assert other.state == "warn" and f"this shell use {tmp_path / 'other'}" in other.message and other.action
 
 
 def test_runtime_directory(tmp_path: Path) -> None:
@@ -346,14 +353,30 @@ def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("state", "status"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -> None:
     found = [Check("first", "ok", "[bold]fine[/bold]"), Check("second", state, "so", "do this")]  # type: ignore[arg-type]
-    monkeypatch.setattr(doctor, "groups", lambda: {"found": lambda settings: iter(found)})
+    monkeypatch.setattr(doctor, "groups", lambda complete: {"found": lambda settings: iter(found)})
     result = invoke("doctor")
-    assert result.exit_code == status and "-> do this" in result.output and "[bold]fine[/bold]" in result.output
+    assert result.exit_code == status and ("do this" in result.output) == (state != "ok")
+    assert "[bold]fine[/bold]" not in result.output and "[bold]fine[/bold]" in invoke("doctor", "--all").output
     warnings = "1 warning." if state == "warn" else "no warnings."
     failed = "1 failed" if state == "fail" else "none failed"
-    assert result.output.endswith(f"\n2 checks, {failed}, {warnings}\n")
+    assert result.output.endswith(f"2 checks, {failed}, {warnings} --all shows all checks.\n")
     second = answer("doctor", status=status)[1]
     assert second == {"check": "second", "state": state, "message": "so", "action": "do this"}
+
+
+@pytest.mark.usefixtures("own_directories")
+def test_problems_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Check(state, state, f"message of {state}", "act") for state in ("ok", "info", "warn", "fail")]  # type: ignore[arg-type]
+    monkeypatch.setattr(doctor, "groups", lambda complete: {"found": lambda settings: iter(found)})
+    lines = invoke("doctor", "--all").output.splitlines()
+    assert [line.split()[0] for line in lines if "message" in line] == ["FAIL", "WARN", "info", "ok"]
+    assert lines[-1] == "4 checks, 1 failed, 1 warning."
+
+
+@pytest.mark.usefixtures("own_directories")
+def test_store_that_cannot_be_made_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config.load({"cache_dir": "/proc/none"})
+    assert [(check.check, check.state) for check in checks_store.run(settings)] == [("store", "fail")]
 
 
 @pytest.mark.usefixtures("own_directories")
@@ -363,7 +386,7 @@ def test_a_check_that_raises_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("the check is wrong")
 
     after = [Check("after", "ok", "fine")]
-    monkeypatch.setattr(doctor, "groups", lambda: {"broken": broken, "after": lambda settings: iter(after)})
+    monkeypatch.setattr(doctor, "groups", lambda complete: {"broken": broken, "after": lambda settings: iter(after)})
     checks = doctor.run_checks(config.load())
     assert [check.state for check in checks] == ["ok", "fail", "ok"] and "the check is wrong" in checks[1].message
 
