@@ -8,7 +8,7 @@
   random numbers and the first call ran compiled, the second call waits too.
 - If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
   types and values, torch generates code but has no eager kernel.
-- If compiled code is slower than the code that it replaced, the earlier code serves the graph again (speed_trial.py).
+- If compiled code is slower than the code that it replaced, the earlier code serves the graph again (serving_code.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
-from precompiled.client.speed_trial import Lost, ServingCode, SpeedTrial
+from precompiled.client.serving_code import ServingCode
+from precompiled.client.speed_trial import Lost, SpeedTrial
 from precompiled.core import interruptions
 from precompiled.torch_internals.client import profiler_ranges
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from precompiled.client import pieces
 from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls
+from precompiled.client.left_to_eager import may_stay_eager, measured_slower
 from precompiled.client.load import load_for_graph
 from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.proof import can_check, prove
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
-from precompiled.client.submit import Submitter, as_required, may_stay_eager, stays_eager
+from precompiled.client.submit import Submitter, as_required
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core import interruptions
 from precompiled.core.errors import (
@@ -145,7 +146,7 @@ class GraphLookup:
         artifacts = self.session.store.lookup(report.key)
         if not artifacts and awaited and self.session.came_ahead():
             artifacts = self.session.store.lookup(report.key)
-        failure = stays_eager(self.session, report.key) if may_stay_eager(self.session, program) else None
+        failure = measured_slower(self.session, report.key) if may_stay_eager(self.session, program) else None
         if failure is None and not artifacts:
             failure = self.session.store.failure(report.key)
         report.lookup_s = time.perf_counter() - started

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from precompiled.client.dispatch import Compiled
 from precompiled.client.ledger import GraphCalls
+from precompiled.client.left_to_eager import leave_to_eager
 from precompiled.core import forking, interruptions, sampling
-from precompiled.core.errors import StoreError, code_of
+from precompiled.core.errors import StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.eager.comparison import Difference
@@ -110,29 +111,16 @@ class _Proof:
         code, short = "wrong-result", artifact.manifest.key[:12]
         message = f"{difference}. Reproduce it: `precompiled cache show --repro {short} > repro.py; python repro.py`"
         calls.report.source = None
-        session.outcomes.went_back(calls, code, message)
-        try:
-            self._publish_failure(code, message)
-        except (StoreError, OSError) as error:
-            interruptions.pass_on(error)
-            session.ledger.count_reason("fallbacks", code_of(error, "store-unwritable"))
-            log.warning("the daemon may compile the wrong graph %s again: %s", short, error)
+        program = self._stored_program()
+        leave_to_eager(session, calls, code, message, compile_s=artifact.manifest.compile_s, program=program)
         session.store.set_aside(artifact, message)
         session.outcomes.warn_stays_eager(calls.report.name, code, message)
 
-    def _publish_failure(self, code: str, message: str) -> None:
-        """Prevent another compile of the graph, which would make the same code, until the record expires."""
-        store, manifest = self._session.store, self._artifact.manifest
-        program = store.read_program(self._artifact)
-        store.publish_failure(
-            fmt.Failure(
-                manifest.key,
-                manifest.name,
-                code,
-                message,
-                time.time(),
-                self._session.settings.failure_ttl_s,
-                manifest.compile_s,
-                program="" if program is None else fmt.program_for_failure(program),
-            )
-        )
+    def _stored_program(self) -> str:
+        """The artifact's graph, for `cache show --repro`. "" if it cannot be read."""
+        try:
+            program = self._session.store.read_program(self._artifact)
+        except (StoreError, OSError) as error:
+            interruptions.pass_on(error)
+            return ""
+        return "" if program is None else fmt.program_for_failure(program)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,14 +16,14 @@ from precompiled import parts
 from precompiled.client.awaited import Awaited, NotNow, PieceView
 from precompiled.client.dispatch import Compiled, Dispatch
 from precompiled.client.ledger import GraphCalls
+from precompiled.client.left_to_eager import leave_to_eager, may_stay_eager
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.speed_trial import Lost
 from precompiled.client.swap import Event, Swap
 from precompiled.core import interruptions
-from precompiled.core.errors import SLOWER_THAN_EAGER, Bypass, CompileFailed, NotServed, StoreError
+from precompiled.core.errors import SLOWER_THAN_EAGER, Bypass, CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
-from precompiled.store.artifact_format import Failure
 from precompiled.torch_internals.client import compile_after_trace, cuda_graph_capture, retrace
 from precompiled.torch_internals.eager.stand_in import StandIn
 from precompiled.torch_internals.inductor import toolchain
@@ -48,25 +47,6 @@ def as_required(session: Session, program: capture.SerializedGraph) -> capture.S
     if session.requires and not program.no_stand_in:
         return replace(program, no_stand_in=REQUIRED)
     return program
-
-
-def may_stay_eager(session: Session, program: capture.SerializedGraph) -> bool:
-    """Whether eager code may serve the graph for good if compiled code is slower.
-
-    It may not if the program has asked for compiled or deterministic code, or if other ranks must run the same code.
-    """
-    must_not = program.no_stand_in or program.cudagraphs or program.groups or program.meshes or program.weights
-    return session.settings.mode == "eager" and not must_not and not program.modes["deterministic"]
-
-
-def stays_eager(session: Session, key: str) -> Failure | None:
-    """The record of a process that measured slower compiled code for ``key``, or None. Ignores unusable records."""
-    try:
-        failure = session.store.failure(key)
-    except StoreError as error:
-        interruptions.pass_on(error)
-        return None
-    return failure if failure is not None and failure.reason == SLOWER_THAN_EAGER else None
 
 
 @dataclass(frozen=True)
@@ -110,20 +90,12 @@ class Submitter:
         return dispatch
 
     def _stay_eager(self, lost: Lost) -> None:
-        """Record, in this process and in the store, that eager code serves the graph, because it is faster."""
-        session, report = self.session, self.calls.report
+        """Record that eager code serves the graph, because it is faster than the code of its artifact."""
         message = f"compiled code is slower than eager code on this host: {lost}"
-        session.outcomes.went_back(self.calls, SLOWER_THAN_EAGER, message)
-        if report.source != "swap":
-            return
-        ttl_s = session.settings.failure_ttl_s
-        try:
-            session.store.publish_failure(
-                Failure(report.key, report.name, SLOWER_THAN_EAGER, message, time.time(), ttl_s)
-            )
-        except StoreError as error:  # a read-only store, for example: later processes measure again
-            interruptions.pass_on(error)
-            log.info("graph %s: the store does not remember that eager code is faster: %s", report.name, error)
+        if self.calls.report.source == "swap":
+            leave_to_eager(self.session, self.calls, SLOWER_THAN_EAGER, message)
+        else:
+            self.session.outcomes.went_back(self.calls, SLOWER_THAN_EAGER, message)
 
     def request_variant(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
         """Submit a variant for a call whose sizes no variant serves. The call itself runs eager.

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from precompiled.client import session as sessions
 from precompiled.client.dispatch import counting
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.left_to_eager import measured_slower
 from precompiled.client.load import load_for_graph
 from precompiled.client.proof import can_check, prove
 from precompiled.client.safe_points import SafePoint
-from precompiled.client.submit import Submitter, as_required, stays_eager
+from precompiled.client.submit import Submitter, as_required
 from precompiled.core import interruptions
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.core.program_data import CaptureState, ProgramData
@@ -56,7 +57,7 @@ def load(
         classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
         raise Mismatch(f"its operators differ: {error}") from error
-    if session.settings.mode == "eager" and not session.requires and stays_eager(session, graph.key) is not None:
+    if session.settings.mode == "eager" and not session.requires and measured_slower(session, graph.key) is not None:
         raise Mismatch("its compiled code is slower than eager code on this host, so Dynamo traces it")
     if safe_point.is_held():  # a checkpoint may repeat an eager run, but this graph would run compiled
         raise Mismatch("a checkpoint will recompute a different graph of the function, which ran eager")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from precompiled.client.speed_trial import MAX_CALLS, SAMPLES, WARM_UP, Lost, ServingCode, SpeedTrial
+from precompiled.client.serving_code import ServingCode
+from precompiled.client.speed_trial import MAX_CALLS, SAMPLES, WARM_UP, Lost, SpeedTrial
 
 # At most this many calls of slower code, and of the earlier code beside it.
 DECIDED_AFTER = WARM_UP + 3 * SAMPLES
