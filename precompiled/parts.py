@@ -95,9 +95,15 @@ class AheadProtocol(Protocol):
     def wait(self) -> bool:
         """Wait for the objects, up to the process's total limit. Returns whether any have arrived."""
 
-    def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report the artifacts (``keys``) and entries of packages that this process used. ``fresh``: the artifacts that
-        the store lacked at first.
+    def used(
+        self,
+        keys: Collection[str],
+        fresh: Collection[str],
+        entries: Collection[tuple[str, str]],
+        kernels: Collection[str],
+    ) -> None:
+        """Report the artifacts (``keys``), entries of packages and Triton kernels that this process used. ``fresh``:
+        the artifacts that the store lacked at first.
         """
 
     def on_problem(self, callback: Callable[[Exception], None]) -> None:
@@ -115,6 +121,12 @@ class RemoteProtocol(Protocol):
 
     def put_entry(self, root: Path, function: str, name: str) -> None:
         """Let the helper copy an entry of a package to the remote."""
+
+    def put_kernel(self, root: Path, key: str) -> None:
+        """Let the helper copy a Triton kernel to the remote."""
+
+    def fetch_kernel(self, root: Path, key: str, wait_s: float) -> bool:
+        """Let the helper fetch a Triton kernel. Returns whether the kernel is in the store after ``wait_s`` seconds."""
 
     def begin(self, settings: Settings) -> AheadProtocol | None:
         """Start the helper, which fetches what this program used in earlier runs. Idempotent."""

@@ -66,6 +66,11 @@ def route() -> None:
         process_start()
         packages.install()
         _undo_by(packages.remove)
+    if settings.triton != "off":
+        from precompiled.client import triton_kernels
+
+        triton_kernels.install(settings)
+        _undo_by(triton_kernels.remove)
 
 
 def _undo_by(remove: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import format_count, human_bytes
 from precompiled.store import baking
 from precompiled.store.artifacts import Store
+from precompiled.store.triton_kernels import TritonKernels
 
 LOOK_S = 0.1
 # Seconds for the other processes after the first process has done its steps, and seconds between SIGTERM and SIGKILL.
@@ -110,7 +111,8 @@ def bake_command(
     text = (
         f"{place}: {format_count(document['artifacts'], 'artifact')}, "
         f"{format_count(document['packages'], 'entry of a package', 'entries of packages')}, "
-        f"{human_bytes(document['bytes'])}."
+        + (f"{format_count(document['kernels'], 'Triton kernel')}, " if document["kernels"] else "")
+        + f"{human_bytes(document['bytes'])}."
     )
     document["target"] = None if target is None else target.kind.name
     if target is not None:
@@ -155,6 +157,8 @@ def _bake(
         variables = {**python_path.with_hook(os.environ), **{ENV_PREFIX + name: value for name, value in own.items()}}
         variables.update(given)
         variables.pop("PRECOMPILED", None)
+        if here.triton != "off":  # kernels in Triton's own cache would not be compiled, and so not published
+            variables["TRITON_CACHE_DIR"] = str(runtime / "triton")
         if steps:
             variables[VARIABLE] = f"{steps}:{progress}"
         ended = _run(cmd, variables, progress, timeout, out.as_json)
@@ -162,7 +166,7 @@ def _bake(
     finally:
         stop_daemon(here, STOP_S)
     store = Store(root)
-    if store.is_empty():
+    if store.is_empty() and not TritonKernels(root).all_keys():
         raise PrecompiledError(
             f"the command compiled nothing (end: {ended})",
             "Install precompiled in its Python, and call torch.compile; or allow more time or steps",
@@ -174,6 +178,7 @@ def _bake(
         "ended": ended,
         "artifacts": baked.artifacts,
         "packages": baked.packages,
+        "kernels": baked.kernels,
         "bytes": baked.bytes,
         "bypassed": stats.bypassed,
         "fallbacks": stats.fallbacks,

@@ -23,6 +23,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, scratch, trust
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.job_phases import under_way
+from precompiled.store.triton_kernels import TritonKernels
 
 MAX_OPERATIONS = 12  # operations that `cache show` prints without --all
 
@@ -161,6 +162,7 @@ def size_command(out: Output, settings: Settings) -> None:
     counts = {
         "artifacts": sum(1 for _ in store.every()),
         "packages": sum(1 for _ in Store(store.root).packages.entries()),
+        "kernels": len(TritonKernels(store.root).all_keys()),
         "failure records": sum(1 for _ in store.failures()),
     }
     parts = [{"name": name, "count": counts.get(name), "bytes": size} for name, size in sizes.items()]

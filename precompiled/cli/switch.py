@@ -35,12 +35,14 @@ NOT_FOUND = 127
     ],
 )
 @click.option("--mode", type=click.Choice(MODES), help="Set PRECOMPILED_MODE for the command.")
+@click.option("--triton", is_flag=True, help="Set PRECOMPILED_TRITON=on for the command.")
 @target_option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def run_command(
     out: Output,
     settings: Settings,
     mode: str | None,
+    triton: bool,
     cmd: tuple[str, ...],
     target: parts.WantedDevicesProtocol | None = None,
 ) -> int:
@@ -55,6 +57,8 @@ def run_command(
     variables = hook_environment(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
+    if triton:
+        variables[ENV_PREFIX + "TRITON"] = "on"
     if switched_off(variables):
         if target is not None:
             raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set, but --target needs precompiled on")

@@ -56,6 +56,12 @@ class PackagesProtocol(Protocol):
         """Restore Dynamo's own methods."""
 
 
+class KernelsProtocol(Protocol):
+    """triton_kernels.KernelLookup serves the Triton kernels of this process."""
+
+    used: set[str]  # the keys of the kernels that this process found in the store or published
+
+
 class RecorderProtocol(Protocol):
     """watch/recorder.Recorder reports to the watcher, if watch mode started this process to capture graphs
     (docs/guides/watch.md).
@@ -87,6 +93,7 @@ class ProcessState:
         self.torch_imported = (0.0, 0.0)
         self.session: SessionProtocol | None = None
         self.packages: PackagesProtocol | None = None
+        self.kernels: KernelsProtocol | None = None
         self.recorder: RecorderProtocol | None = None
         self.ahead: AheadProtocol | None = None
 

@@ -137,6 +137,7 @@ class Session:
             {report.key for report in served},
             {report.key for report in served if report.source == "swap"},
             PROCESS.packages.used if PROCESS.packages is not None else (),
+            PROCESS.kernels.used if PROCESS.kernels is not None else (),
         )
 
     def loaded_from(self, artifact: Artifact) -> None:

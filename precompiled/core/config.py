@@ -22,6 +22,7 @@ MODES = ("eager", "wait", "lookup", "off")
 PACKAGES = ("program", "function", "off")
 PROGRESS = ("terminal", "always", "off")
 TIERS = ("default", "quick,default")
+TRITON = ("off", "on", "texts")
 ENV_PREFIX = "PRECOMPILED_"
 MAX_BASES = 16
 
@@ -65,6 +66,11 @@ class Settings:
         "program",
         "when to use a stored trace. `program`: only while no source file of the program has changed. `function`: "
         "also after such a change, if nothing that the trace depended on has changed. `off`: never",
+    )
+    triton: str = _setting(
+        "off",
+        "`on`: share the Triton kernels that a program launches itself (docs/guides/triton.md). `texts`: also keep "
+        "their IR and PTX. `off`: share only kernels of graphs",
     )
     compile_without_gpu: bool = _setting(
         False,
@@ -231,6 +237,15 @@ def _tiers(text: str) -> str:
     return found
 
 
+def _triton(text: str) -> str:
+    if text in TRITON:
+        return text
+    try:
+        return "on" if _boolean(text) else "off"
+    except ValueError:
+        raise ValueError(f"expected one of {', '.join(TRITON)}, or 1 or 0") from None
+
+
 def _fraction(text: str) -> float:
     try:
         fraction = float({"always": "1", "never": "0"}.get(text.strip().lower(), text))
@@ -306,6 +321,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "compile_without_gpu": _switch,
     "packages": _choice(PACKAGES),
     "tiers": lambda value: _tiers(str(value)),
+    "triton": lambda value: _triton(str(value)),
     "check": lambda value: _fraction(str(value)),
     "autostart": _switch,
     "base": _directories,
@@ -323,7 +339,7 @@ _FIELDS = {item.name: item for item in fields(Settings)}
 CLIENT_ONLY = tuple(
     """
     autostart base cache_dir check compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
-    remote_put remote_timeout_s remote_unsigned require runtime_dir tiers wait_s
+    remote_put remote_timeout_s remote_unsigned require runtime_dir tiers triton wait_s
     """.split()
 )
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}

@@ -114,13 +114,19 @@ class Ahead:
 
     # ------------------------------------------------ reports of used objects
 
-    def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
+    def used(
+        self,
+        keys: Collection[str],
+        fresh: Collection[str],
+        entries: Collection[tuple[str, str]],
+        kernels: Collection[str],
+    ) -> None:
         """Report to the helper which objects this process has used, unless the last report listed all of them."""
-        now: set[object] = {*keys, *entries}
+        now: set[object] = {*keys, *entries, *kernels}
         if not self._program or not now - self._last_report:
             return
         if helper_link.report_uses(
-            self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)
+            self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries), sorted(kernels)
         ):
             self._last_report = now
 

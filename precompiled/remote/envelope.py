@@ -3,13 +3,14 @@
 Grammar::
 
     remote   = url "/artifacts/" key "/" object*  url "/packages/" function "/" object*
-               url "/programs/" program "/" object*
+               url "/programs/" program "/" object*  url "/kernels/" key "/" object*
     object   = file "<label>-<by>-<digest>"       label: 16 digits for an artifact's variant, an entry's digest, or
-                                                  the format of a list; by: the id of the key that signed it, or
-                                                  "unsigned"
+                                                  the format of a list or kernel; by: the id of the key that signed
+                                                  it, or "unsigned"
     content  = envelope "\\n" body                 envelope: one line of JSON (Envelope)
     body     = manifest "\\n" file*                of an artifact: store/packed.py
              | entry                              of a package: the file as in the store
+             | kernel                             of Triton: the file as in the store
              | list                               of a program: lists.py
 
 Before a host uses a body, it verifies that the envelope is trusted and that the body has the envelope's digest. Names
@@ -28,8 +29,8 @@ from precompiled.remote.errors import ObjectRejected
 from precompiled.store import artifact_format as fmt
 
 FORMAT = 1
-ARTIFACT, ENTRY, LIST = "artifact", "entry", "list"
-FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages", LIST: "programs"}
+ARTIFACT, ENTRY, LIST, KERNEL = "artifact", "entry", "list", "kernel"
+FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages", LIST: "programs", KERNEL: "kernels"}
 UNSIGNED = "unsigned"
 HEAD_BYTES = 64 << 10  # read first; contains the envelope, and often the whole object
 MAX_ENVELOPE_BYTES = 4096

@@ -165,8 +165,12 @@ class Helper:
                 function
             ) and package_format.is_name(name):
                 self._puts.add(question)
+            case {"do": "put-kernel", "key": str(key)} if fmt.is_key(key):
+                self._puts.add(question)
+            case {"do": "kernel", "key": str(key)} if fmt.is_key(key):
+                return {"found": self._fetches.fetch_kernel(key)}
             case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if all(
-                map(fmt.is_key, [program, *keys])
+                map(fmt.is_key, [program, *keys, *question.get("kernels", ())])
             ) and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries):
                 self._puts.add(question)
             case {"do": "flush"}:

@@ -14,9 +14,12 @@
               {"do": "farm"}                  helper -> its state of the farm, once the farm has answered or failed
               {"do": "put", "key", "slot"}    (on a separate connection) the same, without a lease
               {"do": "put-entry", "function", "name"}      the same
+              {"do": "put-kernel", "key"}     the same, for a Triton kernel
+              {"do": "kernel", "key"}         helper -> {"found"}, once it has looked for a Triton kernel in the remote
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"} once the program's last objects
                                               are in the store
-              {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}; then it lists them (lists.py)
+              {"do": "used", "program", "keys", "fresh", "entries", "kernels"}
+                                              helper -> {}; then it lists them (lists.py)
               {"do": "flush"}                 helper -> {}, after one try of each queued put
               {"do": "stop"}                  helper -> {}; then it tries the puts again and exits
 
@@ -267,13 +270,36 @@ def put_entry(root: Path, function: str, name: str) -> None:
     ask(root, {"do": "put-entry", "function": function, "name": name}, wait_s=GREETING_S)
 
 
+def put_kernel(root: Path, key: str) -> None:
+    ask(root, {"do": "put-kernel", "key": key}, wait_s=GREETING_S)
+
+
+def fetch_kernel(root: Path, key: str, wait_s: float) -> bool:
+    """Whether the helper finds a Triton kernel in the remote, and publishes it in the store, within ``wait_s``
+    seconds.
+    """
+    return bool((ask(root, {"do": "kernel", "key": key}, wait_s=wait_s) or {}).get("found"))
+
+
 def report_uses(
-    root: Path, program: str, keys: Sequence[str], fresh: Sequence[str], entries: Sequence[tuple[str, str]]
+    root: Path,
+    program: str,
+    keys: Sequence[str],
+    fresh: Sequence[str],
+    entries: Sequence[tuple[str, str]],
+    kernels: Sequence[str],
 ) -> bool:
     """Report what a program used. Returns whether the helper answered. ``fresh``: the keys that were new to the
     store.
     """
-    question = {"do": "used", "program": program, "keys": keys, "fresh": fresh, "entries": entries}
+    question = {
+        "do": "used",
+        "program": program,
+        "keys": keys,
+        "fresh": fresh,
+        "entries": entries,
+        "kernels": kernels,
+    }
     return ask(root, question, wait_s=USED_S) is not None
 
 

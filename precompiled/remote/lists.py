@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from precompiled.core.errors import CorruptArtifact
 from precompiled.core.json_text import parse_json
 from precompiled.remote import envelope as form
-from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Object
+from precompiled.remote.envelope import ARTIFACT, ENTRY, KERNEL, LIST, Object
 from precompiled.remote.errors import ObjectRejected
 from precompiled.remote.transfer import Transfer
 from precompiled.store import package_format
@@ -59,11 +59,17 @@ def _parsed(body: bytes) -> list[Object]:
 
 
 def note(
-    there: Transfer, program: str, keys: Collection[str], fresh: Collection[str], entries: Iterable[tuple[str, str]]
+    there: Transfer,
+    program: str,
+    keys: Collection[str],
+    fresh: Collection[str],
+    entries: Iterable[tuple[str, str]],
+    kernels: Collection[str] = (),
 ) -> bool:
     """Add to a program's lists the objects that it has used. Returns whether it wrote a list. Raises RemoteError.
 
-    ``fresh``: the keys that may have a new variant. ``entries``: each entry's (function, file name).
+    ``fresh``: the keys that may have a new variant. ``entries``: each entry's (function, file name). ``kernels``: the
+    keys of Triton kernels.
     """
     if not there.trust.by:
         return False
@@ -71,6 +77,7 @@ def note(
     groups, names = {item.group for item in known}, {(item.group, item.label) for item in known}
     wanted = {(function, name.removesuffix(package_format.SUFFIX)) for function, name in entries} - names
     found = [item for key in keys if key not in groups or key in fresh for item in there.objects(ARTIFACT, key)]
+    found += [item for key in kernels if key not in groups for item in there.objects(KERNEL, key)]
     for function in {function for function, _label in wanted}:
         found += [item for item in there.objects(ENTRY, function) if (function, item.label) in wanted]
     paths = {item.path for item in known}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from precompiled.remote.helper_link import put_artifact, put_entry, turn
+from precompiled.remote.helper_link import fetch_kernel, put_artifact, put_entry, put_kernel, turn
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
     from precompiled.remote.ahead import Ahead
 
-__all__ = ["begin", "ensure_helper", "put_artifact", "put_entry", "turn"]
+__all__ = ["begin", "ensure_helper", "fetch_kernel", "put_artifact", "put_entry", "put_kernel", "turn"]
 
 
 def begin(settings: Settings) -> Ahead | None:

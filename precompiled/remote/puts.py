@@ -118,7 +118,10 @@ class Puts:
         if there is None:
             return  # the remote is unusable; the state file gives the reason
         if what["do"] == "used":
-            lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
+            lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"], what.get("kernels", ()))
+            return
+        if what["do"] == "put-kernel":
+            there.put_kernel(what["key"])
             return
         if what["do"] == "put-entry":
             there.put_entry(what["function"], what["name"])

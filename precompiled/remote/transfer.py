@@ -19,17 +19,19 @@ from precompiled.core import words
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
-from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
+from precompiled.remote.envelope import ARTIFACT, ENTRY, KERNEL, LIST, Envelope, Object
 from precompiled.remote.errors import ObjectRejected, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format, packed, unfit
+from precompiled.store import package_format, packed, triton_kernels, unfit
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
 from precompiled.store.requests import RequestRecord
+from precompiled.store.triton_kernels import TritonKernels
 
 MAX_TRIED = 4  # the most objects that are tried for one variant
+KERNEL_LABEL = f"{triton_kernels.FORMAT:016x}"
 PARALLEL = 16  # simultaneous requests for many objects
 
 
@@ -57,6 +59,7 @@ class TransferCounts:
 class Transfer:
     def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
         self.store, self.bucket, self.trust = store, bucket, trust
+        self.kernels = TritonKernels(store.root, [item.root for item in store.bases])
         self.counts = TransferCounts()
         self._lock = threading.Lock()  # guards the counts, because objects are fetched in parallel threads
         self._bad: set[str] = set()  # paths of refused objects
@@ -112,11 +115,20 @@ class Transfer:
     def _bring(self, objects: list[Object]) -> int:
         """Fetch one of these objects, all with one label, unless the store has it."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
+        if kind == KERNEL:
+            return 0 if self.kernels.has(group) else self._take_kernel(objects)
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
             return 0 if here else self._take(objects, self._publish_entry)
         here = label in {form.variant_label(artifact.manifest) for artifact in self.store.lookup(group)}
         return 0 if here else self._take(objects, self._publish_artifact)
+
+    def fetch_kernel(self, key: str) -> bool:
+        """Fetch and publish a Triton kernel, unless the store has it. Returns whether the store has it."""
+        return self.kernels.has(key) or self._take_kernel(self.objects(KERNEL, key)) > 0
+
+    def _take_kernel(self, objects: list[Object]) -> int:
+        return self._take([item for item in objects if item.label == KERNEL_LABEL], self._publish_kernel)
 
     def everything(self) -> list[Object]:
         """All objects in the remote, by name."""
@@ -223,6 +235,10 @@ class Transfer:
         if self.store.packages.refused(item.group) is None:
             self.store.packages.publish(header, about, content)
 
+    def _publish_kernel(self, item: Object, body: bytes) -> None:
+        triton_kernels.open_kernel(item.group, body)
+        self.kernels.publish(item.group, body)
+
     # ------------------------------------------------ from the store to the remote
 
     def put_artifact(self, artifact: Artifact) -> bool:
@@ -239,6 +255,12 @@ class Transfer:
         entry = self.store.packages.read(function, name)
         label = name.removesuffix(package_format.SUFFIX)
         return self.put(ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1])
+
+    def put_kernel(self, key: str) -> bool:
+        """Like ``put_artifact``, for a Triton kernel of this store."""
+        content = self.kernels.content(key)
+        triton_kernels.open_kernel(key, content)
+        return self.put(KERNEL, key, KERNEL_LABEL, lambda: content)
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
         """Put into the remote all objects that this store has made since ``since`` (seconds since the epoch).
@@ -259,6 +281,10 @@ class Transfer:
                 if entry.path.stat().st_mtime >= since:
                     name = (entry.header.function, entry.name)
                     found += self._kept(lambda name=name: self.put_entry(*name))  # type: ignore[misc]
+        if not chosen:
+            for key, used in self.kernels.uses():
+                if used >= since:
+                    found += self._kept(lambda key=key: self.put_kernel(key))  # type: ignore[misc]
         return found
 
     def _kept(self, put: Callable[[], bool]) -> bool:

@@ -15,6 +15,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format
 from precompiled.store.artifacts import Store
 from precompiled.store.reading import Artifact
+from precompiled.store.triton_kernels import KERNELS, TritonKernels, open_kernel
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Baked:
 
     artifacts: int
     packages: int  # entries
+    kernels: int  # Triton's, outside of graphs
     bytes: int
 
 
@@ -31,7 +33,7 @@ def bake(store: Store, target: Path) -> Baked:
     OSError.
     """
     new = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    count, size, entries = 0, 0, 0
+    count, size, entries, kernels = 0, 0, 0, 0
     try:
         _directory(new)
         _directory(new / "artifacts")
@@ -51,12 +53,19 @@ def bake(store: Store, target: Path) -> Baked:
             name, content = package_format.seal(entry.header, entry.about, entry.body)
             _file(folder / name, content)
             entries, size = entries + 1, size + len(content)
+        own = TritonKernels(store.root)
+        for key in own.all_keys():
+            content = own.content(key)
+            open_kernel(key, content)
+            _directory(new / KERNELS)
+            _file(new / KERNELS / own.path(key).name, content)
+            kernels, size = kernels + 1, size + len(content)
         durable.sync_directory(new)
         os.rename(new, target)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return Baked(count, entries, size)
+    return Baked(count, entries, kernels, size)
 
 
 def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:

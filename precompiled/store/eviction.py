@@ -15,6 +15,7 @@ from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.crashes import CRASHES, LOADING
 from precompiled.store.trees import is_directory, remove_at_once, remove_tree, weigh_tree
+from precompiled.store.triton_kernels import TritonKernels
 
 # Seconds after which a file in tmp/ is removed: its writer counts as dead.
 TMP_MAX_AGE_S = 3600.0
@@ -23,6 +24,8 @@ QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
 # The share of the budget for packages (store/packages.py), which are small in comparison with artifacts.
 PACKAGES_SHARE = 1 / 10
+# The share of the budget for Triton kernels outside of graphs (store/triton_kernels.py).
+KERNELS_SHARE = 1 / 10
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
     remove the workers' Inductor cache.
     """
     removed = Evicted(0, 0, store.packages.clear())
+    TritonKernels(store.root).clear()
     if with_scratch:
         _remove_artifact(store, store.root / scratch.SCRATCH)
     for name in store.names():
@@ -72,7 +76,8 @@ def evict(store: Store, max_bytes: int, max_inodes: int) -> Evicted:
     """Remove least recently used artifacts until both budgets hold.
 
     Also remove files of dead writers, expired failure records, and old files of the quarantine and of the workers'
-    cache. The remaining quarantine, workers' cache and packages count towards ``max_bytes``, each up to its share.
+    cache. The remaining quarantine, workers' cache, packages and Triton kernels count towards ``max_bytes``, each up
+    to its share.
     """
     _sweep(store, store.tmp, TMP_MAX_AGE_S)
     for directory in (store.quarantined, store.root / CRASHES, store.root / LOADING):
@@ -81,6 +86,7 @@ def evict(store: Store, max_bytes: int, max_inodes: int) -> Evicted:
     in_scratch = scratch.shrink(store.root, int(max_bytes * scratch.SHARE))
     max_bytes -= in_scratch + _shrink_quarantine(store, int(max_bytes * QUARANTINE_SHARE))
     max_bytes -= store.packages.shrink(int(max_bytes * PACKAGES_SHARE))
+    max_bytes -= TritonKernels(store.root).shrink(int(max_bytes * KERNELS_SHARE))
     candidates: list[tuple[float, int, int, Path]] = []
     for name in store.names():
         path = store.artifacts / name

@@ -40,7 +40,7 @@ def _boot() -> str:
 
 def weigh(root: Path) -> dict[str, int]:
     """The bytes of all files of the store at ``root``, by kind of file."""
-    sizes = dict.fromkeys(("artifacts", "packages", "failure records", "scratch", "records and logs"), 0)
+    sizes = dict.fromkeys(("artifacts", "packages", "kernels", "failure records", "scratch", "records and logs"), 0)
     for parent, _, names in os.walk(root):
         folder = os.path.relpath(parent, root).partition(os.sep)[0]
         part = folder if folder in sizes else "records and logs"

@@ -13,6 +13,7 @@ from precompiled.cli import store as commands
 from precompiled.store import package_format, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.packages import PackageStore
+from precompiled.store.triton_kernels import TritonKernels, seal
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def full(store: Store) -> Store:
     headers = scratch.directory(store.root) / "precompiled_headers"
     headers.mkdir(parents=True)
     (headers / "header.h.gch").write_bytes(bytes(3 << 20))
+    TritonKernels(store.root).publish("a" * 64, seal("a" * 64, "added", {"added.cubin": bytes(100)}))
     (store.root / "runs").mkdir()
     (store.root / "runs" / "record").write_bytes(bytes(500))
     (store.quarantined / "old").write_bytes(bytes(10))
@@ -44,6 +46,7 @@ def test_size_adds_up_to_what_is_on_the_disk(full: Store) -> None:
     assert {name: count for name, (count, _) in parts.items()} == {
         "artifacts": 3,
         "packages": 1,
+        "kernels": 1,
         "failure records": 1,
         "scratch": None,
         "records and logs": None,

@@ -100,7 +100,7 @@ def test_farm_without_a_remote_starts_a_helper_and_no_trace_waits(
     assert found is not None and not found.wait()
     wait_until(lambda: helper_link.greeting(settings.cache_dir) is not None)
     wait_until(lambda: not found.under_way)
-    found.used({KEY}, set(), ())
+    found.used({KEY}, set(), (), ())
     assert helper_link.state(settings.cache_dir) is None, "of a remote there is nothing to tell"
 
 

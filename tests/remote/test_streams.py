@@ -114,7 +114,7 @@ def test_process_gets_objects_that_its_program_used_on_another_host(settings: Se
     mine = host(settings.cache_dir, settings.remote)
     assert mine.store.lookup(KEY) and mine.store.packages.names(FUNCTION) == [name]
     # If this process uses objects that the list lacks, the helper adds them to the list for the next process.
-    found.used([KEY, OTHER], [], [(FUNCTION, name)])
+    found.used([KEY, OTHER], [], [(FUNCTION, name)], [])
     assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
     assert {item.group for item in lists.read_lists(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
 

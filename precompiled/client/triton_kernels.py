@@ -1,0 +1,183 @@
+"""Serves the Triton kernels that this process launches outside of graphs (the setting ``triton``).
+
+A kernel is looked up in the store and its bases, then among the objects that the remote's helper fetches ahead, then in
+the remote. Meanwhile, the process has the turn to compile the kernel (store/kernel_turns.py). If anything fails, Triton
+compiles the kernel in process, as without precompiled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from precompiled import parts
+from precompiled.client.process import PROCESS
+from precompiled.core import interruptions
+from precompiled.core.errors import STORE_UNWRITABLE, StoreError, code_of
+from precompiled.store import kernel_turns
+from precompiled.store.kernel_turns import KernelTurn
+from precompiled.store.triton_kernels import TritonKernels, seal
+
+if TYPE_CHECKING:
+    from precompiled.core.config import Settings
+
+log = logging.getLogger("precompiled.triton")
+
+_CACHE = "triton.runtime.cache"
+
+
+def install(settings: Settings) -> None:
+    """Serve Triton's kernels, now or when the program imports Triton. Idempotent."""
+    if PROCESS.kernels is not None:
+        return
+    PROCESS.kernels = lookup = KernelLookup(settings)
+    atexit.register(lookup.at_exit)
+    if _has_loaded(_CACHE):
+        lookup.begin()
+    else:
+        sys.meta_path.insert(0, _TritonFinder())
+
+
+def remove() -> None:
+    """Restore Triton's own cache. Idempotent."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _TritonFinder)]
+    if isinstance(PROCESS.kernels, KernelLookup) and PROCESS.kernels.has_begun:
+        from precompiled.torch_internals.client import triton_cache
+
+        triton_cache.remove()
+    PROCESS.kernels = None
+
+
+class _TritonFinder:
+    """A meta-path finder that finds nothing. Triton imports more modules after its cache and before its first compile:
+    at such an import, the finder starts the lookup and removes itself.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.startswith("triton.") and _has_loaded(_CACHE) and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            if isinstance(PROCESS.kernels, KernelLookup):
+                PROCESS.kernels.begin()
+
+
+def _has_loaded(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+class KernelLookup:
+    """Looks up and publishes the Triton kernels of this process. Thread-safe.
+
+    Implements KernelLookupProtocol (torch_internals/client/triton_cache.py).
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store = TritonKernels(settings.cache_dir, settings.base, self._on_base_problem)
+        self.with_texts = settings.triton == "texts"
+        self.used: set[str] = set()  # the kernels that this process found in the store or published
+        self.has_begun = False
+        # The seconds for which this process may still wait for kernels that the remote lacks.
+        self._left_s = settings.remote_ahead_s if settings.remote else 0.0
+        self._turns: weakref.WeakValueDictionary[str, KernelTurn] = weakref.WeakValueDictionary()
+
+    def begin(self) -> None:
+        """Replace Triton's cache manager, unless the program has its own. Raises nothing."""
+        try:
+            from precompiled.torch_internals.client import triton_cache
+
+            self.has_begun = triton_cache.install(self)
+            if not self.has_begun:
+                log.info("the program has a cache manager of its own for Triton, which stays")
+        except Exception as error:  # noqa: BLE001 - the program's import of Triton must not fail
+            interruptions.pass_on(error)
+            self.failed(error)
+
+    def find(self, key: str, *, in_turn: bool) -> tuple[dict[str, bytes] | None, KernelTurn | None]:
+        files = self._read(key)
+        if files is None and PROCESS.ahead is not None and PROCESS.ahead.under_way and PROCESS.ahead.wait():
+            files = self._read(key)
+        turn = None
+        if files is None and in_turn and (turn := self._take_turn(key)) is None:
+            files = self._read(key)  # the process with the turn may have compiled it
+        if files is None and (turn is not None or not in_turn) and self._is_fetched(key):
+            files = self._read(key)
+        if files is not None and turn is not None:
+            turn.end()
+            turn = None
+        return files, turn
+
+    def publish(self, key: str, name: str, files: dict[str, bytes]) -> None:
+        try:
+            self._store.publish(key, seal(key, name, files))
+        except StoreError as error:
+            self.failed(error)
+            return
+        log.info("the Triton kernel %s was compiled, and published", name)
+        self.used.add(key)
+        if self._settings.remote and (remote := parts.REMOTE.get()) is not None:
+            remote.put_kernel(self._settings.cache_dir, key)
+
+    def failed(self, error: Exception) -> None:
+        code = code_of(error, STORE_UNWRITABLE if isinstance(error, OSError) else "internal-error")
+        if code == "artifact-format":
+            return  # another version of precompiled shares the store
+        from precompiled.client import session
+
+        session.current().ledger.count_reason("fallbacks", code)
+        session.current().outcomes.warn_once(code, f"Triton compiles kernels in this process ({code}): {error}")
+
+    def at_exit(self) -> None:
+        """Report the used kernels to the remote's helper. With a session, the session reports them."""
+        if PROCESS.session is None and PROCESS.ahead is not None:
+            PROCESS.ahead.used((), (), (), self.used)
+
+    # ------------------------------------------------------------------ inside
+
+    def _read(self, key: str) -> dict[str, bytes] | None:
+        try:
+            files = self._store.read(key)
+        except StoreError as error:
+            self.failed(error)
+            return None
+        if files is not None:
+            self.used.add(key)
+        return files
+
+    def _take_turn(self, key: str) -> KernelTurn | None:
+        """Wait until no other process compiles the kernel. Returns None if this process had to wait, or if there can be
+        no turns.
+        """
+        held = self._turns.get(key)
+        if held is not None and held.thread == threading.get_ident():
+            held.end()  # the exception of a failed compile has kept this thread's turn
+        try:
+            self._store.prepare()
+            turn = kernel_turns.take(self._store.tmp, key)
+        except (OSError, StoreError) as error:
+            self.failed(error)
+            return None
+        if turn is not None:
+            self._turns[key] = turn
+        return turn
+
+    def _is_fetched(self, key: str) -> bool:
+        """Let the helper fetch a kernel from the remote, if there is time left."""
+        remote = parts.REMOTE.get()
+        if self._left_s <= 0 or remote is None:
+            return False
+        began = time.monotonic()
+        found = remote.fetch_kernel(self._settings.cache_dir, key, self._left_s)
+        if not found:
+            self._left_s -= time.monotonic() - began
+        return found
+
+    def _on_base_problem(self, reason: str) -> None:
+        from precompiled.client import session
+
+        session.current().outcomes.base_left_out(reason)
