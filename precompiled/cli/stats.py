@@ -84,7 +84,8 @@ def _show(reply: dict[str, Any], verbose: bool) -> None:
 
 def _rows(reply: dict[str, Any], verbose: bool) -> Iterator[tuple[str, str]]:
     for section, counters in SECTIONS.items():
-        rows = [(f"  {label}", _text(name, reply)) for name, label in counters.items() if verbose or reply[name]]
+        shown = [name for name in counters if verbose or reply[name] or (name == "hits" and reply["misses"])]
+        rows = [(f"  {counters[name]}", _text(name, reply)) for name in shown]
         if rows:
             yield section, ""
             yield from rows
