@@ -38,9 +38,8 @@ def status_command(out: Output, settings: Settings, watch: bool, interval: float
 
     The exit status is 1 if no daemon runs (with --watch always 0).
 
-    Keys of the live view: q quits, s changes the order, f filters by state, / filters by program, c cancels the
-    compile of a graph, r retries a graph that failed. Without a terminal, --watch prints a line for each change; with
-    --json it prints one view.
+    In the live view, ? lists the keys. The arrow keys select a graph, and Enter explains it. Without a terminal,
+    --watch prints a line for each change; with --json it prints one view.
     """
     if watch:
         return top.watch(out, settings, interval, once)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import re
 import select
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,23 +20,29 @@ from precompiled.cli import top_view as view
 from precompiled.cli.daemon import ask_daemon, fields
 from precompiled.cli.jobs import act
 from precompiled.cli.output import Output
+from precompiled.cli.top_choices import Choices, chosen
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 from precompiled.store.job_phases import under_way
 from precompiled.store.run_records import runs
 
 ANSWER_TIMEOUT_S = 2.0
-_SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows and function keys, which are ignored
+# Escape sequences of arrows and function keys, and single characters.
+_KEYS = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+_ARROWS = {"A": "up", "B": "down"}
+EXPLAIN_TIMEOUT_S = 30.0
 
 
 def watch(out: Output, settings: Settings, interval: float, once: bool) -> int:
     """Show programs, graphs, workers and the queue until Ctrl-C. With ``once`` or --json, print one view."""
     rates = view.Rates()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 has no bars
     if out.as_json or once:
         seen = look(settings, rates)
         size = shutil.get_terminal_size((120, 10_000))
         rows = 200 if not sys.stdout.isatty() else max(size.lines, 24)
-        lines = view.screen(seen, rates, view.Choices(), size.columns, rows, colour=False)
+        lines = view.screen(seen, rates, Choices(), size.columns, rows, colour=False)
         out.result(dataclasses.asdict(seen), "\n".join(lines[:-1]).rstrip())
         return 0
     try:
@@ -76,7 +84,7 @@ def _lines(settings: Settings, rates: view.Rates, interval: float) -> None:
 
 
 def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
-    choices = view.Choices()
+    choices = Choices()
     shown: list[str] = []
     size = os.terminal_size((0, 0))
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -96,10 +104,13 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
             # A key ends the wait at once. The loop notices a new window size within a second.
             if select.select([sys.stdin], [], [], max(0.0, min(next_look - time.monotonic(), 1.0)))[0]:
                 for key in _keys():
-                    if key in ("q", "\x04") and not choices.typing:
+                    if key in ("q", "\x04") and not choices.typing and not choices.page:
                         return
-                    choices = choices.key(key)
-                    if choices.asked:
+                    choices = choices.key(key, chosen(seen.graphs, choices))
+                    if choices.asked == "explain":
+                        page = _explanation(settings, choices.typed)
+                        choices = dataclasses.replace(choices, asked="", typed="", page=page)
+                    elif choices.asked:
                         said = act(settings, choices.asked, choices.typed)
                         choices, next_look = dataclasses.replace(choices, asked="", typed="", said=said), 0.0
             if time.monotonic() >= next_look:
@@ -110,7 +121,21 @@ def _keys() -> Iterator[str]:
     data = os.read(sys.stdin.fileno(), 1024)
     if not data:
         raise KeyboardInterrupt  # the terminal was closed
-    yield from _SEQUENCES.sub("", data.decode(errors="ignore"))
+    for key in _KEYS.findall(data.decode(errors="ignore")):
+        if len(key) == 1:
+            yield key
+        elif key[-1] in _ARROWS:
+            yield _ARROWS[key[-1]]
+
+
+def _explanation(settings: Settings, key: str) -> tuple[str, ...]:
+    """The output of `precompiled explain` for a graph."""
+    command = [sys.executable, "-m", "precompiled", "explain", key, "--cache-dir", str(settings.cache_dir)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=EXPLAIN_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return (str(error),)
+    return tuple((done.stdout or done.stderr).splitlines())
 
 
 @contextmanager

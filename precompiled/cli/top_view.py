@@ -8,23 +8,21 @@ The drawing functions use no terminal, no daemon and no clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.cli.output import SHOWN_DIGITS
+from precompiled.cli.top_choices import KEYS, STATES, Choices, GraphRow, chosen, rank_number
 from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store.job_phases import UnderWay
 from precompiled.store.run_records import Run, way
 
-SORTS = ("state", "age", "program")
-FILTERS = ("all", "waiting", "not served", "compiled")
 RATE_S = 60.0  # the period over which hits and misses are counted
-# The states in the order in which the view sorts them.
-STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
 STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
-KEYS = "q quit s sort f filter / name c cancel r retry"
-ASKED = {"c": "cancel", "r": "retry"}  # maps a key of the keyboard to an action on a graph
+# Maps the source of a compiled graph to the text of the column WHY.
+SOURCES = {"hit": "cache hit", "package": "cache hit, not traced", "swap": "compiled in this run"}
+BAR = 10  # characters of a progress bar
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,6 @@ class Client:
 
 
 @dataclass(frozen=True)
-class GraphRow:
-    state: str  # one of STATES
-    since: float
-    program: str
-    rank: str
-    name: str
-    key: str
-    why: str
-
-
-@dataclass(frozen=True)
 class Look:
     """A host's state at one moment. ``status``, ``stats``: the daemon's replies, or None if ``problem`` is set."""
 
@@ -59,48 +46,6 @@ class Look:
     clients: list[Client]
     graphs: list[GraphRow]
     jobs: list[UnderWay] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Choices:
-    sort: str = SORTS[0]
-    shown: str = FILTERS[0]
-    program: str = ""
-    typing: str = ""  # what the user is typing: "program", or the prefix of a graph's key to "cancel" or "retry"
-    typed: str = ""
-    asked: str = ""  # the requested action for the key ``typed``: "cancel" or "retry"
-    said: str = ""  # the outcome of that action
-
-    def key(self, key: str) -> Choices:
-        if self.typing:
-            typed = self.typed
-            if key in ("\r", "\n", "\x1b"):
-                done = replace(self, typing="", typed="")
-                if key == "\x1b":
-                    return replace(done, program="") if self.typing == "program" else done
-                return done if self.typing == "program" else replace(done, asked=self.typing, typed=typed)
-            if key in ("\x7f", "\b"):
-                typed = typed[:-1]
-            elif key.isprintable():
-                typed += key
-            return replace(self, typed=typed, program=typed if self.typing == "program" else self.program)
-        return self._pressed(key) if not self.said else replace(self, said="")._pressed(key)
-
-    def _pressed(self, key: str) -> Choices:
-        match key:
-            case "c" | "r":
-                return replace(self, typing=ASKED[key], typed="")
-            case "s":
-                return replace(self, sort=_after(SORTS, self.sort))
-            case "f":
-                return replace(self, shown=_after(FILTERS, self.shown))
-            case "/":
-                return replace(self, typing="program", typed="", program="")
-        return self
-
-
-def _after(names: Sequence[str], name: str) -> str:
-    return names[(names.index(name) + 1) % len(names)]
 
 
 @dataclass
@@ -183,30 +128,8 @@ def _state(graph: Mapping[str, object], compiling: set[str]) -> str:
 
 
 def _why(graph: Mapping[str, object]) -> str:
-    return str(graph.get("reason") or graph.get("source") or "")
-
-
-# ---------------------------------------------------------------- choice of rows
-
-
-def _chosen(graphs: Sequence[GraphRow], choices: Choices) -> list[GraphRow]:
-    states = {
-        "all": STATES,
-        "waiting": ("compiling", "queued"),
-        "not served": ("error", "eager", "in process"),
-        "compiled": ("compiled",),
-    }[choices.shown]
-    found = [graph for graph in graphs if graph.state in states and choices.program in graph.program]
-    orders: dict[str, Callable[[GraphRow], Any]] = {
-        "state": lambda graph: (STATES.index(graph.state), -graph.since, graph.name),
-        "age": lambda graph: (-graph.since, graph.name),
-        "program": lambda graph: (graph.program, _number(graph.rank), graph.name),
-    }
-    return sorted(found, key=orders[choices.sort])
-
-
-def _number(rank: str) -> int:
-    return int(rank.partition("/")[0] or 0)
+    source = str(graph.get("source") or "")
+    return str(graph.get("reason") or SOURCES.get(source, source))
 
 
 # ---------------------------------------------------------------- drawing
@@ -219,14 +142,18 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
     """
     head = _head(seen, rates)
     clients = [item for item in seen.clients if choices.program in item.program]
-    graphs = _chosen(seen.graphs, choices)
-    workers = _workers(seen)
+    if choices.page:
+        foot = "any key: back"
+        return [*(_plain(line, columns) for line in _filled(choices.page, rows - 1)), foot[:columns]]
+    graphs = chosen(seen.graphs, choices)
+    selected = min(choices.selected, len(graphs) - 1)
+    workers = _workers(seen, columns)
     place = max(rows - len(head) - len(workers) - 7, 4)
     some = min(len(clients), max(place // 3, place - len(graphs), 2))
     lines = [*head, ""]
     lines += _block(
         ("PROGRAM", "RANK", "PID", "UP", "GRAPHS", "COMPILED", "WAITING", "NOT SERVED", "SAVED"),
-        [_client(item, seen.now) for item in sorted(clients, key=lambda item: (item.program, _number(item.rank)))],
+        [_client(item, seen.now) for item in sorted(clients, key=lambda item: (item.program, rank_number(item.rank)))],
         some,
         columns,
         right=(2, 3, 4, 5, 6, 7, 8),
@@ -239,10 +166,10 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
     lines += [
         "",
         *_block(
-            ("STATE", "AGE", "PROGRAM", "RANK", "GRAPH", "KEY", "WHY"),
+            ("STATE" if selected < 0 else "  STATE", "AGE", "PROGRAM", "RANK", "GRAPH", "KEY", "WHY"),
             [
                 (
-                    item.state,
+                    ("" if selected < 0 else "> " if at == selected else "  ") + item.state,
                     human_seconds(max(0.0, seen.now - item.since)),
                     item.program,
                     item.rank,
@@ -250,7 +177,7 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
                     item.key[:digits],
                     item.why,
                 )
-                for item in graphs
+                for at, item in enumerate(graphs)
             ],
             left - 1,
             columns,
@@ -258,21 +185,30 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
             none="no graphs",
         ),
     ]
-    # Names come from programs, so remove control sequences for the terminal.
-    lines = ["".join(char if char.isprintable() else "?" for char in line)[:columns] for line in lines]
-    lines = lines[: rows - 1] + [""] * max(0, rows - 1 - len(lines))
+    lines = [_plain(line, columns) for line in _filled(lines, rows - 1)]
     if choices.typing == "program":
         foot = f"program: {choices.program}_  (Enter: only these, Esc: all)"
     elif choices.typing:
         foot = f"{choices.typing} key: {choices.typed}_  (Enter: yes, Esc: no)"
     elif choices.said:
         foot = choices.said
+    elif selected >= 0:
+        foot = "Enter explain  c cancel  r retry  Esc end the selection  ? help"
     else:
         foot = f"{KEYS}  sort: {choices.sort}, shown: {choices.shown}"
         if choices.program:
             foot += f", of {choices.program}"
     lines.append(foot[:columns])
     return [_coloured(line) for line in lines] if colour else lines
+
+
+def _filled(lines: Sequence[str], rows: int) -> list[str]:
+    return [*lines[:rows], *[""] * max(0, rows - len(lines))]
+
+
+def _plain(line: str, columns: int) -> str:
+    """A line without control sequences for the terminal, because names come from programs."""
+    return "".join(char if char.isprintable() else "?" for char in line)[:columns]
 
 
 def _head(seen: Look, rates: Rates) -> list[str]:
@@ -305,39 +241,61 @@ def _client(item: Client, now: float) -> tuple[str, ...]:
     )
 
 
-def _workers(seen: Look) -> list[str]:
-    if seen.status is None:
+def _workers(seen: Look, columns: int) -> list[str]:
+    """One line per worker: its job, with a progress bar if earlier compiles of the graph give an estimate."""
+    if seen.status is None or not seen.status["workers"]:
         return []
     names = {graph.key: graph.name for graph in seen.graphs if graph.key}
     jobs = {job.worker: job for job in seen.jobs}
-    lines = []
+    rows = []
     for worker in seen.status["workers"]:
-        now = ""
-        if worker["job"]:
-            known = names.get(worker["job"])
-            key = worker["job"][: SHOWN_DIGITS // 2]
-            what = f"{known} {key}" if known else key
-            now = f", {what} for {human_seconds(worker['job_s'])}"
-            if (job := jobs.get(worker["pid"])) is not None and job.key == worker["job"]:
-                now += job.said()
-        done = format_count(worker["jobs_done"], "job")
-        # The state comes first, because a narrow window cuts off the end.
-        lines.append(
-            f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
-            f"{human_bytes(worker['rss_bytes'])})"
+        key, what, progress, phase = worker["job"], worker["state"], "", ""
+        if key:
+            what = names.get(key, key[: SHOWN_DIGITS // 2])
+            job = jobs.get(worker["pid"])
+            progress, phase = _progress(worker["job_s"], job if job is not None and job.key == key else None)
+        rows.append(
+            (
+                str(worker["pid"]),
+                worker["device"],
+                what,
+                progress,
+                phase if key else f"{format_count(worker['jobs_done'], 'job')} done",
+                human_bytes(worker["rss_bytes"]),
+            )
         )
-    return lines
+    titles = ("WORKER", "DEVICE", "COMPILES", "PROGRESS", "PHASE", "MEMORY")
+    return _block(titles, rows, len(rows), columns, right=(0, 3, 5), whole=(4,), none="")
+
+
+def _progress(elapsed_s: float, job: UnderWay | None) -> tuple[str, str]:
+    """A bar with the elapsed and estimated seconds, and the phase with its kernels."""
+    if job is None:
+        return human_seconds(elapsed_s), ""
+    built, kernels = job.kernels
+    phase = job.phase + (f" {built:,}/{kernels:,}" if kernels else "")
+    if not job.estimate_s:
+        return human_seconds(elapsed_s), phase
+    full = min(BAR, round(BAR * elapsed_s / job.estimate_s))
+    return f"{'█' * full}{'░' * (BAR - full)} {elapsed_s:.0f}/{job.estimate_s:.0f} s", phase
 
 
 def _block(
-    names: Sequence[str], cells: Sequence[Sequence[str]], most: int, columns: int, *, right: Sequence[int], none: str
+    names: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    most: int,
+    columns: int,
+    *,
+    right: Sequence[int],
+    whole: Sequence[int] = (),
+    none: str,
 ) -> list[str]:
-    """A table of at most ``most`` rows. If it is too wide, the widest text columns are cut."""
+    """A table of at most ``most`` rows. If it is too wide, the widest text columns are cut, except ``whole``."""
     if not cells:
         return [none]
     shown = cells[:most] if len(cells) <= most else cells[: max(most - 1, 1)]
     widths = [max(len(name), *(len(row[at]) for row in shown)) for at, name in enumerate(names)]
-    text = [at for at in range(len(names)) if at not in right]
+    text = [at for at in range(len(names)) if at not in right and at not in whole]
     while sum(widths) + 2 * (len(widths) - 1) > columns:
         widest = max(text, key=lambda at: widths[at] - len(names[at]))
         if widths[widest] <= max(len(names[widest]), 4):
@@ -360,10 +318,14 @@ def _cell(text: str, width: int, right: bool) -> str:
 
 def _coloured(line: str) -> str:
     """Colour the states, and make headings bold. Colours only repeat the text."""
+    if line.startswith("> "):
+        return f"\x1b[7m{line}\x1b[0m"
     for state, style in STYLES.items():
+        if line.startswith(f"  {state} "):
+            return f"  \x1b[{style}m{state}\x1b[0m{line[len(state) + 2 :]}"
         if line.startswith(state + " "):
             return f"\x1b[{style}m{state}\x1b[0m{line[len(state) :]}"
-    if line.startswith(("PROGRAM ", "STATE ")):
+    if line.startswith(("PROGRAM ", "WORKER ", "STATE ", "  STATE ")):
         return f"\x1b[1m{line}\x1b[0m"
     if line.startswith(("no daemon", "degraded")):
         return f"\x1b[31m{line}\x1b[0m"

@@ -158,8 +158,33 @@ def test_keys_filter_search_sort_and_quit(busy: Busy) -> None:
         screen = terminal.wait_for(lambda text: "sort: program" in text and "train.py" in text)
         graphs = screen[screen.index("STATE") :]
         assert graphs.index("encode") < graphs.index("forward") < graphs.index("step")
-        terminal.press("\x1b[A")  # arrow keys have no function
         terminal.press("\x03")
+        assert terminal.ended() == 0
+
+
+def test_arrows_select_a_graph_that_keys_act_on(busy: Busy) -> None:
+    with busy.top() as terminal:
+        terminal.wait_for(whole)
+        terminal.press("?")
+        terminal.wait_for(lambda text: "explain the selected graph" in text and "any key: back" in text)
+        terminal.press("q")  # ends the help only
+        terminal.wait_for(whole)
+        terminal.press("\x1b[B")
+        assert "Enter explain" in terminal.wait_for("> compiling")
+        terminal.press("\x1b[B\x1b[B")
+        screen = terminal.wait_for("> queued")
+        assert "> compiling" not in screen
+        terminal.press("\r")
+        terminal.wait_for("any key: back")
+        terminal.press(" ")
+        terminal.wait_for("> queued")
+        terminal.press("c")
+        terminal.wait_for(f"cancel key: {QUEUED[:12]}_")
+        terminal.press("\x1b")
+        terminal.wait_for("Enter explain")
+        terminal.press("\x1b")
+        terminal.wait_for(whole)
+        terminal.press("q")
         assert terminal.ended() == 0
 
 
@@ -195,11 +220,13 @@ def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     file.chmod(0o600)
     try:
-        said = r"for (\d+\.\d s|\d min) of about 35\.0 s, Induc"
-        for command in (["status", "--watch", "--once"], ["status"]):
+        for command, said in (
+            (["status", "--watch", "--once"], r"█+░* \d+/35 s  Inductor: forward +[\d.]+ MiB\n"),
+            (["status"], r"for (\d+\.\d s|\d min) of about 35\.0 s, Induc"),
+        ):
             done = subprocess.run(
                 [sys.executable, "-m", "precompiled", *command],
-                env=busy.environment(),
+                env={**busy.environment(), "COLUMNS": "80"},
                 capture_output=True,
                 text=True,
                 check=True,
