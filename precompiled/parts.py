@@ -107,7 +107,7 @@ class AheadProtocol(Protocol):
         """
 
     def on_problem(self, callback: Callable[[Exception], None]) -> None:
-        """Call ``callback`` once, with the error, if the helper's start fails or has failed."""
+        """Call ``callback`` once, with the error, if the remote cannot be used or the helper's start failed."""
 
 
 class RemoteProtocol(Protocol):
@@ -130,6 +130,9 @@ class RemoteProtocol(Protocol):
 
     def begin(self, settings: Settings) -> AheadProtocol | None:
         """Start the helper, which fetches what this program used in earlier runs. Idempotent."""
+
+    def stop_helper(self, settings: Settings) -> int | None:
+        """Let the helper finish its uploads and exit. Returns its pid, or None if no helper runs."""
 
     def ensure_helper(self, settings: Settings) -> None:
         """Start the helper unless one runs. Raises OSError if the start fails."""

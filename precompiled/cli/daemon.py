@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from precompiled import parts
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
 from precompiled.core import paths
@@ -50,13 +51,15 @@ def start_command(out: Output, settings: Settings, timeout: float) -> int:
 @command("stop", examples=["precompiled daemon stop"])
 @timeout_option(STOP_TIMEOUT_S)
 def stop_command(out: Output, settings: Settings, timeout: float) -> int:
-    """Stop the daemon and its workers.
+    """Stop the daemon, its workers and the remote's helper.
 
     The store keeps all compiled graphs. The exit status is 0 if no daemon runs.
     """
-    pid = stop_daemon(settings, timeout)
+    pid, helper = stop_daemon(settings, timeout), _stop_helper(settings, timeout)
     text = "No daemon runs." if pid is None else f"Stopped the daemon (pid {pid})."
-    out.result({"stopped": pid is not None, "pid": pid}, text)
+    if helper is not None:
+        text += f" Stopped the helper of the remote (pid {helper})."
+    out.result({"stopped": pid is not None, "pid": pid, "helper_pid": helper}, text)
     return 0
 
 
@@ -169,6 +172,19 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
     if not _wait_for_end(pid, timeout):
         raise DaemonError(
             f"the daemon (pid {pid}) still runs {timeout:g} s after the request to stop",
+            f"Give a longer --timeout, or run `kill -9 {pid}`",
+            code="stop-timed-out",
+        )
+    return pid
+
+
+def _stop_helper(settings: Settings, timeout: float) -> int | None:
+    """Stop the store's helper and wait until it has ended. Returns its pid, or None if none ran."""
+    remote = parts.REMOTE.get()
+    pid = remote.stop_helper(settings) if remote is not None else None
+    if pid is not None and not _wait_for_end(pid, timeout):
+        raise DaemonError(
+            f"the helper of the remote (pid {pid}) still runs {timeout:g} s after the request to stop",
             f"Give a longer --timeout, or run `kill -9 {pid}`",
             code="stop-timed-out",
         )

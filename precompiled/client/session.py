@@ -28,7 +28,7 @@ from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.run_recorder import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.client.terminal_lines import TerminalLines
-from precompiled.core.errors import NotServed
+from precompiled.core.errors import NotServed, code_of
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.store import run_records
 from precompiled.store.artifacts import Artifact, Store
@@ -112,9 +112,10 @@ class Session:
             return
 
         def failed(error: Exception) -> None:
-            code = "remote-unusable" if self.settings.remote else "farm-unusable"
+            what = "remote" if self.settings.remote else "farm"
+            code = code_of(error, f"{what}-unusable")
             self.ledger.count_reason("fallbacks", code)
-            log.warning("no helper can be started (%s): %s", code, error)
+            self.outcomes.warn_once(code, f"the {what} is not used ({code}): {error or type(error).__name__}")
 
         remote = parts.REMOTE.get()
         if remote is None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from precompiled.client.process import PROCESS
 from precompiled.core.regular_file import read_bytes
 from precompiled.remote import helper_link, helper_process
+from precompiled.remote.errors import RemoteError
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
@@ -61,6 +62,8 @@ class Ahead:
                 return  # with a farm but no remote, nothing is fetched, and uses are not reported
             self._program = identity()
             for answer in helper_link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
+                if "problem" in answer:
+                    raise RemoteError(answer["problem"], answer["action"], code=answer["code"])
                 self._listed = int(answer.get("listed", self._listed))
                 self._fetched = int(answer.get("fetched", 0))
                 self._answered.set()
@@ -79,7 +82,7 @@ class Ahead:
             on_problem(error)
 
     def on_problem(self, callback: Callable[[Exception], None]) -> None:
-        """Call ``callback`` with the error, once, if no helper can be started."""
+        """Call ``callback`` with the error, once, if the remote cannot be used or no helper can be started."""
         with self._lock:
             self._on_problem, problem = callback, self._problem
         if problem is not None:

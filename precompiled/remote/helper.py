@@ -101,6 +101,8 @@ class Helper:
                     self._connections += 1
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
             self._evicting.look(self._published)
+            if self._remote.keys_changed():
+                threading.Thread(target=self._open, daemon=True).start()
             self._tell()
         with suppress(OSError):  # later requests go to the next helper
             path.unlink()
@@ -110,7 +112,7 @@ class Helper:
         self._tell()
 
     def _is_wanted(self) -> bool:
-        # If the remote does not open, no put can succeed.
+        # Until the remote opens, no put can succeed.
         puts = self._remote.done.is_set() and self._puts.waiting > 0
         at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
         return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
@@ -135,7 +137,7 @@ class Helper:
             sock.settimeout(helper_link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
             with suppress(OSError):  # a peer that has closed after its request is still served
-                send_answer(file, {"wait_s": self._wait_s, "arguments": self._arguments})
+                send_answer(file, {"wait_s": self._wait_s, "arguments": self._arguments, "pid": os.getpid()})
             line = file.readline(helper_link.MAX_LINE)
             if not line:
                 return  # the peer only checked that the helper runs
@@ -192,6 +194,7 @@ class Helper:
     def _open(self) -> None:
         try:
             self._remote.open(self._options)
+            self._puts.flush(timeout_s=0.0)  # puts that an unusable remote has delayed
         finally:
             self._tell()
 

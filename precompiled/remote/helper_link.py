@@ -2,7 +2,7 @@
 
 ::
 
-    helper -> {"wait_s", "arguments"}         at once, on each connection; the peer need not wait
+    helper -> {"wait_s", "arguments", "pid"}  at once, on each connection; the peer need not wait
     peer   -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py). With
                                               {"compile"} it holds the key's lease until the connection ends, or
                                               one of these comes on the connection:
@@ -17,7 +17,8 @@
               {"do": "put-kernel", "key"}     the same, for a Triton kernel
               {"do": "kernel", "key"}         helper -> {"found"}, once it has looked for a Triton kernel in the remote
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"} once the program's last objects
-                                              are in the store
+                                              are in the store; or {"problem", "action", "code"} if the remote cannot
+                                              be used
               {"do": "used", "program", "keys", "fresh", "entries", "kernels"}
                                               helper -> {}; then it lists them (lists.py)
               {"do": "flush"}                 helper -> {}, after one try of each queued put

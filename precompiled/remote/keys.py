@@ -112,6 +112,13 @@ def trusted_keys() -> dict[str, PublicKey]:
     return found
 
 
+def stamp() -> tuple[tuple[str, int, int], ...]:
+    """A value that changes when a key is added or removed."""
+    with suppress(OSError), os.scandir(folder()) as entries:
+        return tuple(sorted((entry.name, (stat := entry.stat()).st_mtime_ns, stat.st_ino) for entry in entries))
+    return ()
+
+
 def new() -> PublicKey:
     """Make this user's own key. Raises BadKey if there is one already."""
     ed25519, serialization = _library()

@@ -1,4 +1,4 @@
-"""Opens the helper's remote, once. Counts and logs its errors."""
+"""Opens the helper's remote, and again when this host's keys have changed. Counts and logs its errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from precompiled.core.errors import PrecompiledError
-from precompiled.remote import transfer, trusting
+from precompiled.remote import keys, transfer, trusting
 from precompiled.remote.errors import RemoteError
 
 
@@ -22,19 +22,32 @@ class OpenedRemote:
         self.transfer: transfer.Transfer | None = None
         self.problem: PrecompiledError | None = None
         self.done = threading.Event()
+        self._keys = keys.stamp()
 
     def open(self, options: argparse.Namespace) -> None:
-        """Open the remote, or record the problem."""
+        """Open the remote, or record the problem. Opens an opened remote with the present keys."""
         try:
             if not options.remote:
                 return
-            self.transfer = transfer.open_transfer(
-                options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned), options.base
-            )
+            trust = trusting.trust(options.unsigned)
+            if self.transfer is not None:
+                self.transfer.use(trust)
+            else:
+                self.transfer = transfer.open_transfer(
+                    options.store, options.remote, options.timeout_s, trust, options.base
+                )
+            self.problem = None
         except PrecompiledError as error:
-            self.problem = error
+            self.problem, self.transfer = error, None
         finally:
             self.done.set()
+
+    def keys_changed(self) -> bool:
+        """Whether this host's keys have changed since the last call, or since the helper's start."""
+        if not self.done.is_set():
+            return False
+        before, self._keys = self._keys, keys.stamp()
+        return before != self._keys
 
     def failed(self, error: Exception) -> None:
         """Count an error of the remote, and write each error to the log."""
@@ -48,7 +61,7 @@ class OpenedRemote:
     def rests(self) -> bool:
         """Whether the remote must not be used now."""
         there = self.transfer
-        return there is not None and (there.bucket.writing.rests or there.bucket.reading.rests)
+        return there is None or (there.bucket.writing.rests or there.bucket.reading.rests)
 
     def gave_up(self, number: int, why: str) -> None:
         """Count puts that were given up."""

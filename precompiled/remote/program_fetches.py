@@ -52,6 +52,8 @@ class ProgramFetches:
         fetch.
         """
         if not self._remote.done.wait(self._wait_s) or self._remote.transfer is None:
+            if (problem := self._remote.problem) is not None:
+                yield {"problem": problem.message, "action": problem.action, "code": problem.code}
             return
         with self._lock:
             stream = self._streams.get(program)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from precompiled.core.errors import PrecompiledError
 from precompiled.remote import lease, lists
 from precompiled.remote.bucket import REST_S
 from precompiled.remote.claims import Claims
@@ -38,7 +39,7 @@ class QueuedPut:
     since: float
     due: float = 0.0
     tries: int = 0
-    error: RemoteError | None = None  # the error of the last try
+    error: PrecompiledError | None = None  # why the last try failed
 
 
 class Puts:
@@ -116,7 +117,8 @@ class Puts:
     def _put(self, item: QueuedPut) -> None:
         there, what = self._remote.transfer, item.what
         if there is None:
-            return  # the remote is unusable; the state file gives the reason
+            item.error = self._remote.problem  # try again when the remote is usable
+            return
         if what["do"] == "used":
             lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"], what.get("kernels", ()))
             return

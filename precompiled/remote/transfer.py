@@ -64,6 +64,11 @@ class Transfer:
         self._lock = threading.Lock()  # guards the counts, because objects are fetched in parallel threads
         self._bad: set[str] = set()  # paths of refused objects
 
+    def use(self, trust: Trust) -> None:
+        """Use other keys from now on."""
+        self.trust = trust
+        self._bad = set()  # objects that the earlier keys refused
+
     # ------------------------------------------------ from the remote to the store
 
     def fetch(self, key: str, objects: list[Object] | None = None) -> int:

@@ -136,7 +136,7 @@ def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
     assert "precompiled daemon start" in stats.stderr
 
     stop = precompiled(environment, "daemon", "stop", "--json")
-    assert stop.returncode == 0 and json.loads(stop.stdout) == {"stopped": False, "pid": None}
+    assert stop.returncode == 0 and json.loads(stop.stdout) == {"stopped": False, "pid": None, "helper_pid": None}
     assert not Path(environment["PRECOMPILED_RUNTIME_DIR"]).exists()
 
 
@@ -202,7 +202,7 @@ def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
 
     stop = json.loads(precompiled(stopped, "daemon", "stop", "--json").stdout)
     assert precompiled(stopped, "cache", "stats").stdout == text, "the last counts"
-    assert stop == {"stopped": True, "pid": restarted["pid"]} and ended(restarted["pid"])
+    assert stop == {"stopped": True, "pid": restarted["pid"], "helper_pid": None} and ended(restarted["pid"])
     assert not Path(started["socket"]).exists()
 
 
