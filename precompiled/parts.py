@@ -128,6 +128,9 @@ class RemoteProtocol(Protocol):
     def fetch_kernel(self, root: Path, key: str, wait_s: float) -> bool:
         """Let the helper fetch a Triton kernel. Returns whether the kernel is in the store after ``wait_s`` seconds."""
 
+    def withdraw(self, root: Path, key: str, label: str) -> None:
+        """Let the helper remove a variant of an artifact, which this host has refused, from the remote."""
+
     def begin(self, settings: Settings) -> AheadProtocol | None:
         """Start the helper, which fetches what this program used in earlier runs. Idempotent."""
 

@@ -114,6 +114,7 @@ class _Proof:
         program = self._stored_program()
         leave_to_eager(session, calls, code, message, compile_s=artifact.manifest.compile_s, program=program)
         session.store.set_aside(artifact, message)
+        session.withdraw(artifact)
         session.outcomes.warn_stays_eager(calls.report.name, code, message)
 
     def _stored_program(self) -> str:

@@ -31,6 +31,7 @@ from precompiled.client.terminal_lines import TerminalLines
 from precompiled.core.errors import NotServed, code_of
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.store import run_records
+from precompiled.store.artifact_format import variant_label
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.crashes import refuse_crashing
 
@@ -69,7 +70,8 @@ class Session:
         # How many function reports the parent of this fork had. The parent's run contains them.
         self._inherited = 0
         self._begin_remote()
-        refuse_crashing(self.store, self.settings.failure_ttl_s)
+        for artifact in refuse_crashing(self.store, self.settings.failure_ttl_s):
+            self.withdraw(artifact)
 
     @property
     def requires(self) -> bool:
@@ -103,6 +105,12 @@ class Session:
         self.ledger.count_reason("fallbacks", code)
 
     # ------------------------------------------------------------------ the remote
+
+    def withdraw(self, artifact: Artifact) -> None:
+        """Remove a refused artifact from the remote, so that other hosts do not load it. Best effort."""
+        remote = parts.REMOTE.get() if self.settings.remote else None
+        if remote is not None:
+            remote.withdraw(self.store.root, artifact.manifest.key, variant_label(artifact.manifest))
 
     def _begin_remote(self) -> None:
         """Start the helper of a remote or farm unless the hook has done so. Workers need the helper for the first

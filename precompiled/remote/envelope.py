@@ -20,7 +20,6 @@ only serve to find objects. Version history: 1, first version.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from dataclasses import dataclass, field
 
@@ -98,13 +97,6 @@ def object_at(path: str, size: int, written: float | None = None) -> Object | No
         return None
     label, by, digest = found.groups()
     return Object(kind, group, label, by, digest, size, written)
-
-
-def variant_label(manifest: fmt.Manifest) -> str:
-    """The label of an artifact's variant. Artifacts of one key have equal labels if they serve the same calls in this
-    format.
-    """
-    return fmt.digest(json.dumps([fmt.FORMAT, manifest.guards, manifest.tier]).encode())[:16]
 
 
 def open_envelope(head: bytes) -> tuple[Envelope, int]:

@@ -163,6 +163,8 @@ class Helper:
         match question:
             case {"do": "put", "key": str(key), "slot": int()} if fmt.is_key(key):
                 self._puts.add(question)
+            case {"do": "withdraw", "key": str(key), "label": str()} if fmt.is_key(key):
+                self._puts.add(question)
             case {"do": "put-entry", "function": str(function), "name": str(name)} if fmt.is_key(
                 function
             ) and package_format.is_name(name):

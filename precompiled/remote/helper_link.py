@@ -16,6 +16,7 @@
               {"do": "put-entry", "function", "name"}      the same
               {"do": "put-kernel", "key"}     the same, for a Triton kernel
               {"do": "kernel", "key"}         helper -> {"found"}, once it has looked for a Triton kernel in the remote
+              {"do": "withdraw", "key", "label"}           helper -> {}; then it removes an artifact's objects
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"} once the program's last objects
                                               are in the store; or {"problem", "action", "code"} if the remote cannot
                                               be used
@@ -280,6 +281,10 @@ def fetch_kernel(root: Path, key: str, wait_s: float) -> bool:
     seconds.
     """
     return bool((ask(root, {"do": "kernel", "key": key}, wait_s=wait_s) or {}).get("found"))
+
+
+def withdraw(root: Path, key: str, label: str) -> None:
+    ask(root, {"do": "withdraw", "key": key, "label": label}, wait_s=GREETING_S)
 
 
 def report_uses(

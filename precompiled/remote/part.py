@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from precompiled.remote.helper_link import fetch_kernel, put_artifact, put_entry, put_kernel, turn
+from precompiled.remote.helper_link import fetch_kernel, put_artifact, put_entry, put_kernel, turn, withdraw
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
     from precompiled.remote.ahead import Ahead
 
-__all__ = ["begin", "ensure_helper", "fetch_kernel", "put_artifact", "put_entry", "put_kernel", "stop_helper", "turn"]
+__all__ = [
+    "begin",
+    "ensure_helper",
+    "fetch_kernel",
+    "put_artifact",
+    "put_entry",
+    "put_kernel",
+    "stop_helper",
+    "turn",
+    "withdraw",
+]
 
 
 def begin(settings: Settings) -> Ahead | None:

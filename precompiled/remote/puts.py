@@ -128,6 +128,9 @@ class Puts:
         if what["do"] == "put-entry":
             there.put_entry(what["function"], what["name"])
             return
+        if what["do"] == "withdraw":
+            there.withdraw(what["key"], what["label"])
+            return
         try:
             for artifact in there.store.lookup(what["key"]):
                 is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)

@@ -76,7 +76,7 @@ class Transfer:
         objects, if already listed.
         """
         there = self.objects(ARTIFACT, key) if objects is None else objects
-        here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
+        here = {fmt.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
         return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
     def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
@@ -125,7 +125,7 @@ class Transfer:
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
             return 0 if here else self._take(objects, self._publish_entry)
-        here = label in {form.variant_label(artifact.manifest) for artifact in self.store.lookup(group)}
+        here = label in {fmt.variant_label(artifact.manifest) for artifact in self.store.lookup(group)}
         return 0 if here else self._take(objects, self._publish_artifact)
 
     def fetch_kernel(self, key: str) -> bool:
@@ -230,7 +230,7 @@ class Transfer:
 
     def _publish_artifact(self, item: Object, body: bytes) -> None:
         payload = packed.unpack(body, item.group)
-        if form.variant_label(payload.manifest) != item.label:
+        if fmt.variant_label(payload.manifest) != item.label:
             raise ObjectRejected(f"{item.path} has a different variant", code="remote-corrupt")
         self.store.publish(payload)
 
@@ -252,8 +252,14 @@ class Transfer:
         Raises StoreError, FileNotFoundError.
         """
         files = self.store.read_for_others(artifact)
-        key, label = artifact.manifest.key, form.variant_label(artifact.manifest)
+        key, label = artifact.manifest.key, fmt.variant_label(artifact.manifest)
         return self.put(ARTIFACT, key, label, lambda: packed.pack(artifact.manifest, files))
+
+    def withdraw(self, key: str, label: str) -> None:
+        """Remove all objects of an artifact's variant, because this host has refused the artifact."""
+        for item in self.objects(ARTIFACT, key):
+            if item.label == label:
+                self.bucket.remove(item.path)
 
     def put_entry(self, function: str, name: str) -> bool:
         """Like ``put_artifact``, for a package's entry."""

@@ -114,6 +114,11 @@ class Manifest:
         return sum(record.bytes for record in self.files.values())
 
 
+def variant_label(manifest: Manifest) -> str:
+    """Artifacts of one key have equal labels if they serve the same calls in this format."""
+    return digest(json.dumps([FORMAT, manifest.guards, manifest.tier]).encode())[:16]
+
+
 @dataclass(frozen=True)
 class Failure:
     """The reason why a graph has no artifact. The record is valid until ``created + ttl_s``. After that, the graph is

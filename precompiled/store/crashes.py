@@ -101,12 +101,13 @@ class FirstCalls:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def refuse_crashing(store: Store, ttl_s: float) -> None:
-    """Count the crashes since the last call, and refuse artifacts that have reached the limit.
+def refuse_crashing(store: Store, ttl_s: float) -> list[Artifact]:
+    """Count the crashes since the last call. Refuse artifacts that have reached the limit, and return them.
 
     ``ttl_s``: seconds for which a failure record prevents another compile of a refused graph.
     """
     files: list[Path] = []
+    refused: list[Artifact] = []
     try:
         with os.scandir(store.root / LOADING) as entries:
             files = [Path(entry.path) for entry in entries if entry.stat(follow_symlinks=False).st_size]
@@ -116,9 +117,10 @@ def refuse_crashing(store: Store, ttl_s: float) -> None:
         try:
             for crashed in _abandoned(file):
                 if _add(store.root, crashed) >= LIMIT:
-                    _refuse(store, crashed, ttl_s)
+                    refused += _refuse(store, crashed, ttl_s)
         except (OSError, StoreError) as error:  # another process has counted it, or the store is read-only
             interruptions.pass_on(error)
+    return refused
 
 
 def _abandoned(path: Path) -> list[str]:
@@ -146,12 +148,13 @@ def _add(root: Path, name: str) -> int:
         os.close(fd)
 
 
-def _refuse(store: Store, name: str, ttl_s: float) -> None:
+def _refuse(store: Store, name: str, ttl_s: float) -> list[Artifact]:
     key = name.partition(".")[0]
     message = f"{LIMIT} processes in a row ended in their first calls of this artifact"
-    for artifact in store.lookup(key):
-        if name_of(artifact) == name:
-            graph = artifact.manifest.name
-            store.publish_failure(fmt.Failure(key, graph, CRASHES_PROCESSES, message, time.time(), ttl_s))
-            store.set_aside(artifact, message)
+    artifacts = [artifact for artifact in store.lookup(key) if name_of(artifact) == name]
+    for artifact in artifacts:
+        graph = artifact.manifest.name
+        store.publish_failure(fmt.Failure(key, graph, CRASHES_PROCESSES, message, time.time(), ttl_s))
+        store.set_aside(artifact, message)
     (store.root / CRASHES / name).unlink(missing_ok=True)
+    return artifacts

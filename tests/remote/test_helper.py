@@ -26,6 +26,7 @@ from precompiled.core import config
 from precompiled.core.config import Settings
 from precompiled.remote import ahead, helper_link, helper_process, lease
 from precompiled.remote.envelope import ARTIFACT, ENTRY
+from precompiled.store.artifact_format import variant_label
 from precompiled.store.artifacts import Store
 from precompiled.store.requests import requests
 
@@ -67,6 +68,13 @@ def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Set
     assert asked[0].what == "list" and asked[0].path == f"artifacts/{KEY}"
     put = [request for request in asked if request.what == "write"]
     assert len(put) == 2 and put[0].path.startswith(f"artifacts/{OTHER}/") and put[0].bytes > 0
+
+    helper_link.withdraw(root, OTHER, variant_label(payload(OTHER, guards="s0 > 2").manifest))
+    assert helper_link.ask(root, {"do": "flush"}) == {}
+    assert there.objects(ARTIFACT, OTHER), "a different variant was removed"
+    helper_link.withdraw(root, OTHER, variant_label(payload(OTHER).manifest))
+    assert helper_link.ask(root, {"do": "flush"}) == {}
+    assert not there.objects(ARTIFACT, OTHER) and there.objects(ARTIFACT, KEY)
 
 
 def test_store_has_one_helper_until_its_settings_change(settings: Settings) -> None:
