@@ -49,7 +49,7 @@ def main() -> None:
         started.clear()
         known = len(precompiled.report())
         compiles = _compiles()
-        found: dict[str, Any] = {"different": [], "idle": [], "waited": True, "error": ""}
+        found: dict[str, Any] = {"different": [], "idle": [], "in_pieces": 0, "waited": True, "error": ""}
         try:
             _examine(_on(spec["device"], ARCHITECTURES[name].build()), task == "training", spec["wait_s"], found)
         except Exception:  # noqa: BLE001 - recorded as this row's error; the next rows still run
@@ -90,6 +90,8 @@ def _examine(example: Example, training: bool, wait_s: float, found: dict[str, A
     before = len(precompiled.report())
     first = compared(step(compiled, example, training), expected)
     found["different"] += [f"at first: {text}" for text in first]
+    pending = [graph for graph in precompiled.report()[before:] if graph.state == "pending"]
+    found["in_pieces"] = sum(graph.calls_compiled > 0 for graph in pending)
     for _ in range(ROUNDS):
         known = len(precompiled.report())
         found["waited"] = precompiled.wait(wait_s)

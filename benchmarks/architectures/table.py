@@ -7,13 +7,15 @@ With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU
 kernels do not run, so no value is compared. A row is right if the second process loads only cubins for that GPU, and
 starts no other process. A size that a kernel computes is wrong on a made-up GPU. The first process may then not call
 the next graph again. Such graphs may lack a hit (``idle`` in --json).
+
+With `--in-pieces`, the first step waits for compiled code, and graphs with equal layers run this step in pieces.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +32,7 @@ from precompiled.made_up_cuda.kinds import KINDS
 
 # The timeout of a row, in seconds. Rows take far less, even on a loaded 2-core machine.
 ROW_LIMIT_S = 900.0
+IN_PIECES = {"PRECOMPILED_TIERS": "quick,default", "PRECOMPILED_MODE": "wait"}
 SHOWN = 4  # differences shown for a row
 
 
@@ -50,6 +53,7 @@ class Row(ArchitectureRow):
     seconds: float = 0.0
     target: str = ""  # the made-up GPU's architecture; if set, no value is compared
     idle: int = 0  # graphs of the first process that were compiled but not called again
+    in_pieces: int | None = None  # graphs whose first step was compared with eager in pieces; None: without --in-pieces
     # Maps an architecture to the number of cubins that the second process loaded and that are new in this row.
     cubins: dict[str, int] = field(default_factory=dict)
     known_cubins: bool = False  # an earlier row of this model loaded cubins, perhaps all that this row needs
@@ -83,6 +87,7 @@ class Row(ArchitectureRow):
             compared,
             str(self.compiles),
             *([made or "none new", str(len(self.started))] if self.target else []),
+            *([] if self.in_pieces is None else [str(self.in_pieces)]),
             f"{self.seconds:.0f} s",
         ]
 
@@ -92,7 +97,7 @@ class Row(ArchitectureRow):
         return [*self.errors, *self.messages, *shown, *(f"started {text}" for text in self.started if self.target)]
 
 
-def headers(target: str) -> list[str]:
+def headers(target: str, *, in_pieces: bool) -> list[str]:
     """Return the table's headers. ``target``: the made-up GPU's architecture, or ""."""
     return [
         "architecture",
@@ -105,33 +110,42 @@ def headers(target: str) -> list[str]:
         "equal to eager",
         "compiles in the client",
         *(["cubins in the 2nd process", "processes it started"] if target else []),
+        *(["first step in pieces"] if in_pieces else []),
         "took",
     ]
 
 
-def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = "") -> list[Row]:
+def examine(
+    names: Sequence[Name], say: Say, device: str = "cpu", target: str = "", *, in_pieces: bool = False
+) -> list[Row]:
     """Run the rows in a process with empty caches, then in a second one. Both use one daemon."""
+    tiers = IN_PIECES if in_pieces else {}
     with fresh_host() as host:
         host.start_daemon()
-        first = _run(host, names, device, "first", lambda text: say(f"nothing cached: {text}"))
-        second = _run(host, names, device, "second", lambda text: say(f"next process:   {text}"))
+        first = _run(host, names, device, "first", tiers, lambda text: say(f"nothing cached: {text}"))
+        second = _run(host, names, device, "second", {}, lambda text: say(f"next process:   {text}"))
     rows = [_row(name, first[name], second[name], target) for name in names]
+    if in_pieces:
+        for row, name in zip(rows, names, strict=True):
+            row.in_pieces = first[name].get("in_pieces", 0)
     for index, row in enumerate(rows):
         row.known_cubins = any(other.cubins for other in rows[:index] if other.architecture == row.architecture)
     return rows
 
 
-def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) -> dict[Name, dict[str, Any]]:
+def _run(
+    host: Host, names: Sequence[Name], device: str, caches: str, variables: Mapping[str, str], say: Say
+) -> dict[Name, dict[str, Any]]:
     """Return what the program found for each row.
 
     ``caches``: the folder of Inductor's and Triton's caches on a GPU. Each process has its own folder, so that the
     second process takes its kernels from the artifacts.
     """
     found: dict[Name, dict[str, Any]] = {}
-    own = {}
+    own = dict(variables)
     if device != "cpu":
         folder = host.root / caches
-        own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+        own |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
 
     def command(waiting: Sequence[Name]) -> Command:
         spec = {"rows": waiting, "wait_s": WAIT_S, "device": device}
@@ -184,6 +198,7 @@ def main() -> int:
     parser = build_parser("architectures", __doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the models are")
     parser.add_argument("--made-up", choices=KINDS, metavar="KIND", help=f"on a made-up GPU ({', '.join(KINDS)})")
+    parser.add_argument("--in-pieces", action="store_true", help="also compare a first step in pieces")
     arguments = parser.parse_args()
     names = choose_rows(parser, arguments)
     if arguments.made_up and not activate.is_active():
@@ -195,6 +210,8 @@ def main() -> int:
             kind = KINDS[arguments.made_up]
             device, target = "cuda", f"sm_{kind.major}{kind.minor}"
             say(f"A made-up {kind.name}: no kernel runs, and no value is compared.")
-        return report_architectures(headers(target), examine(names, say, device, target))
+        in_pieces: bool = arguments.in_pieces
+        rows = examine(names, say, device, target, in_pieces=in_pieces)
+        return report_architectures(headers(target, in_pieces=in_pieces), rows)
 
     return run_table(arguments, measure)
