@@ -44,7 +44,7 @@ from precompiled.torch_internals.client import (
 )
 from precompiled.torch_internals.graph import trace_origin
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check, install_guards, tell_nothing_new
-from precompiled.torch_internals.inductor import cudagraph_parts
+from precompiled.torch_internals.inductor import cudagraph_parts, toolchain
 
 if TYPE_CHECKING:
     from precompiled.store.artifact_format import Failure
@@ -206,6 +206,8 @@ class GraphLookup:
         if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:
             size = f"{program.weights.nbytes >> 20} MiB"
             raise Bypass(f"the weights to be frozen are {size}, over max_graph_bytes", code="freezing")
+        if program.device == "cpu" and (problem := toolchain.missing_compiler()):
+            self.session.outcomes.warn_missing_compiler(problem)
         dispatch = self._dispatch(program)
         waits = bool(program.no_stand_in)
         self.calls.swap.on(Event.MISS)

@@ -40,6 +40,12 @@ class GraphOutcomes:
         self._ledger.count_reason("fallbacks", NO_COMPILER)
         self.warn_once(NO_COMPILER, f"graphs stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}")
 
+    def warn_missing_compiler(self, problem: str) -> None:
+        """Warn, once, before graphs run eager that a worker cannot compile."""
+        self.warn_once(
+            NO_COMPILER, f"graphs that need a C++ compiler stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}"
+        )
+
     def warn_once(self, code: str, text: str) -> None:
         """Warn, once per code and process."""
         with self._lock:

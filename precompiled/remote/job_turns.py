@@ -72,7 +72,8 @@ class JobTurns:
         if not self._remote.done.wait(helper_link.AGAIN_S / 2):
             is_starting = time.monotonic() - self._began < helper_link.STARTING_S
             return {"again_s": helper_link.AGAIN_S} if is_starting else {"compile": True}
-        return {"compile": True} if self._remote.transfer is None else self._claims.ask(self._remote.transfer, key)
+        there = self._remote.transfer
+        return {"compile": True} if there is None else self._claims.ask(there, key)
 
     def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
         """Take a courier's job for the farm. The farm then holds the key's lease."""

@@ -51,14 +51,14 @@ class ProgramFetches:
         """Fetch the objects that a program used last. Processes of the program that request them meanwhile share the
         fetch.
         """
-        if not self._remote.done.wait(self._wait_s) or self._remote.transfer is None:
+        if not self._remote.done.wait(self._wait_s) or (there := self._remote.transfer) is None:
             if (problem := self._remote.problem) is not None:
                 yield {"problem": problem.message, "action": problem.action, "code": problem.code}
             return
         with self._lock:
             stream = self._streams.get(program)
             if stream is None or time.monotonic() - stream.ended_at > STREAM_KEPT_S:
-                stream = self._streams[program] = _Stream(self._remote.transfer, program)
+                stream = self._streams[program] = _Stream(there, program)
                 threading.Thread(target=self._stream, args=(stream,), daemon=True).start()
         if stream.begun.wait(self._wait_s):
             yield {"listed": stream.listed}

@@ -29,6 +29,14 @@ with torch.no_grad():
     assert torch.allclose(later(x), x.sin() + 1, atol=1e-5)
 print(json.dumps([[graph.state, graph.reason, graph.calls_compiled] for graph in precompiled.report()]))
 """
+# The program ends right after its first call, long before a worker has tried to compile the graph.
+SHORT = """
+import torch
+compiled = torch.compile(lambda x: x.sin() + 1)
+x = torch.randn(4, 8)
+assert torch.equal(compiled(x), x.sin() + 1)
+print("@served", flush=True)
+"""
 BROKEN = """#!/bin/sh
 [ "$1" = --version ] && echo g++ 12 && exit 0
 echo "fatal error: Python.h: no such file" >&2
@@ -52,4 +60,19 @@ def test_server_without_a_compiler_stays_eager(served: Host, tmp_path: Path, com
     assert client.result() == [["failed", "no-compiler", 0]] * 2
     said = [line for line in client.errors if "no-compiler" in line]
     assert len(said) == 1 and "g++" in said[0], client.text()
+    assert list(served.store.failures()) == []
+
+
+def test_short_run_without_a_compiler_names_the_cause(served: Host, tmp_path: Path) -> None:
+    program = tmp_path / "short.py"
+    program.write_text(SHORT)
+    given = {**os.environ, "PATH": "/bin/none", "CXX": "", "PRECOMPILED_MODE": "eager", "PRECOMPILED": "1"}
+    client = served.program("-m", "precompiled", "run", "--", served.python, str(program), env=given, forked=False)
+    client.wait_for("served")
+    client.ended()
+    (warning,) = client.errors
+    assert warning.startswith(
+        "precompiled:0: RuntimeWarning: graphs that need a C++ compiler stay eager (no-compiler): "
+    )
+    assert "g++" in warning and "Install g++" in warning
     assert list(served.store.failures()) == []

@@ -3,15 +3,17 @@
 If a compile fails because the host has no compiler, its graph may be valid. So no process may store the failure, and
 the failure must not stop a program that already runs the graph.
 
-Nothing is tested before a compile. Graphs without kernels of their own (a matrix product) need no compiler, and torch
-finds compilers by its own rules.
+No graph is refused before its compile, because graphs without kernels of their own (a matrix product) need no
+compiler. ``missing_compiler`` only lets a program warn before it runs eager.
 
 Private names: torch._inductor.cpp_builder.{get_cpp_compiler, cpp_compiler_search}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -46,15 +48,27 @@ def _tritons(error: BaseException | None) -> str:
     return ""
 
 
-def _of_cpp() -> str:
+def missing_compiler() -> str:
+    """Return why torch finds no C++ compiler; "" if it finds one. Starts no process if the usual compiler exists."""
+    return "" if shutil.which(os.environ.get("CXX") or "g++") else _cpp_compiler()[1]
+
+
+def _cpp_compiler() -> tuple[str, str]:
+    """The C++ compiler that torch finds by its own rules, and why it finds none. One of them is ""."""
     from torch._inductor import cpp_builder
 
     cpp_builder.cpp_compiler_search.cache_clear()  # a compiler may have been removed since the last compile
     try:
-        compiler = cpp_builder.get_cpp_compiler()
+        return str(cpp_builder.get_cpp_compiler()), ""
     except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or an error of the search for it
         interruptions.pass_on(error)
-        return f"this host has no C++ compiler ({str(error) or type(error).__name__})"
+        return "", f"this host has no C++ compiler ({str(error) or type(error).__name__})"
+
+
+def _of_cpp() -> str:
+    compiler, missing = _cpp_compiler()
+    if missing:
+        return missing
     try:
         with tempfile.TemporaryDirectory(prefix="precompiled-") as folder:
             source = Path(folder, "probe.cpp")
