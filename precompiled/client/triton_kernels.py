@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.triton")
 
 _CACHE = "triton.runtime.cache"
+SLOW_S = 1.0
 
 
 def install(settings: Settings) -> None:
@@ -84,6 +85,7 @@ class KernelLookup:
         self.has_begun = False
         # The seconds for which this process may still wait for kernels that the remote lacks.
         self._left_s = settings.remote_ahead_s if settings.remote else 0.0
+        self._puts = bool(settings.remote)
         self._turns: weakref.WeakValueDictionary[str, KernelTurn] = weakref.WeakValueDictionary()
 
     def begin(self) -> None:
@@ -120,17 +122,18 @@ class KernelLookup:
             return
         log.info("the Triton kernel %s was compiled, and published", name)
         self.used.add(key)
-        if self._settings.remote and (remote := parts.REMOTE.get()) is not None:
-            remote.put_kernel(self._settings.cache_dir, key)
+        self._put(key)
 
     def failed(self, error: Exception) -> None:
-        code = code_of(error, STORE_UNWRITABLE if isinstance(error, OSError) else "internal-error")
-        if code == "artifact-format":
-            return  # another version of precompiled shares the store
         from precompiled.client import session
 
-        session.current().ledger.count_reason("fallbacks", code)
-        session.current().outcomes.warn_once(code, f"Triton compiles kernels in this process ({code}): {error}")
+        code = code_of(error, STORE_UNWRITABLE if isinstance(error, OSError) else "internal-error")
+        try:
+            session.current().ledger.count_reason("fallbacks", code)
+            session.current().outcomes.warn_once(code, f"Triton compiles kernels in this process ({code}): {error}")
+        except Exception as problem:  # noqa: BLE001 - an invalid setting, for example
+            interruptions.pass_on(problem)
+            log.warning("Triton compiles kernels in this process (%s): %s (not counted: %s)", code, error, problem)
 
     def at_exit(self) -> None:
         """Report the used kernels to the remote's helper. With a session, the session reports them."""
@@ -176,6 +179,14 @@ class KernelLookup:
         if not found:
             self._left_s -= time.monotonic() - began
         return found
+
+    def _put(self, key: str) -> None:
+        """Request the upload of a kernel, unless an earlier request took long: the helper then hangs."""
+        if not self._puts or (remote := parts.REMOTE.get()) is None:
+            return
+        began = time.monotonic()
+        remote.put_kernel(self._settings.cache_dir, key)
+        self._puts = time.monotonic() - began < SLOW_S
 
     def _on_base_problem(self, reason: str) -> None:
         from precompiled.client import session

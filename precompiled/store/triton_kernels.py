@@ -160,8 +160,7 @@ class TritonKernels(_Reader):
                 continue
             except StoreError as error:
                 interruptions.pass_on(error)
-                if error.code != "artifact-format":
-                    self._on_problem(error.message)
+                self._on_problem(error.message)
         return None
 
     def publish(self, key: str, content: bytes) -> None:

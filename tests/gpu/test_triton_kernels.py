@@ -244,6 +244,16 @@ def test_compile_that_tritons_key_does_not_describe_is_not_shared(
     assert machine.kernels.all_keys() == []
 
 
+def test_kernel_from_a_users_ir_is_not_shared(machine: Machine) -> None:
+    """Triton's key contains the name of the file, but not its content."""
+    machine.run("first", "added")
+    keys = set(machine.kernels.all_keys())
+    [ir] = (machine.host.root / "first" / "triton").rglob("added.ttir")
+    for name in ("second", "third"):
+        assert machine.run(name, "added", IR_OVERRIDE=str(ir))["compiled"] == {"added": 1}
+    assert set(machine.kernels.all_keys()) == keys
+
+
 def test_option_of_run_shares_kernels(machine: Machine) -> None:
     command = ("-m", "precompiled", "run", "--triton", "--", sys.executable, str(PROGRAM), "added")
     env = {**machine.tools, "TOOLS_LOG": os.devnull, "TRITON_CACHE_DIR": str(machine.host.root / "triton")}

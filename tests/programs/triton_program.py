@@ -5,6 +5,7 @@ compiled each kernel, and found it in its cache; the number of measurements; and
 arguments, the package ``kernel_library`` must be importable (test_triton_kernels.py writes it).
 
 Before the first launch, the program prints ``@ready``. If GATE is set, it then waits until no process locks that file.
+If IR_OVERRIDE is set, the file replaces a stage of each compile.
 """
 
 from __future__ import annotations
@@ -182,6 +183,8 @@ def main(chosen: list[str]) -> None:
             fcntl.flock(file, fcntl.LOCK_SH)
     for name in chosen or KERNELS:
         kernel, options, expected = KERNELS[name]
+        if file := os.environ.get("IR_OVERRIDE"):
+            options = {**options, "ir_override": file}
         out = torch.zeros_like(x)
         kernel[lambda meta: (triton.cdiv(SIZE, meta["B"]),)](x, out, SIZE, **options)
         if expected is not None and not os.environ.get("CUDA_MADE_UP"):

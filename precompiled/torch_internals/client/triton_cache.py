@@ -17,8 +17,9 @@ its machine code depends on, and the key of an autotuner's times contains the GP
 The store does not serve a process that changes what Triton compiles without changing Triton's key (``_is_shared``).
 
 Private names: triton.knobs.{build.impl, cache.manager_class, compilation.{always_compile, dump_ir, override,
-use_ir_loc}, nvidia.mock_ptx_version, runtime.add_stages_inspection_hook}, triton.runtime.cache.FileCacheManager.key.
-Checked on 2.11.0, 2.15.0 with the Triton that they require.
+use_ir_loc}, nvidia.mock_ptx_version, propagate_env, runtime.add_stages_inspection_hook},
+triton.runtime.cache.FileCacheManager.key.
+Checked on 2.11.0, 2.15.0 with the Triton that they require, and on 2.13.0 with Triton 3.7.0.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from precompiled import parts
 from precompiled.core import interruptions
 from precompiled.store.artifact_format import digest
 from precompiled.store.kernel_turns import KernelTurn
+from precompiled.store.triton_kernels import FORMAT
 
 # Triton's own C modules. A library's module may contain what only its host has.
 _MODULES = ("__triton_launcher.", "cuda_utils.", "hip_utils.")
@@ -91,6 +93,7 @@ class StoreCacheManager(FileCacheManager):
         self._lookup = None if override or dump or not _is_shared() else _lookup
         self._turn: KernelTurn | None = None
         self._new: dict[str, bytes] = {}  # the files that this process has compiled
+        self._has_code = False
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         found = super().get_group(filename)
@@ -121,13 +124,14 @@ class StoreCacheManager(FileCacheManager):
             is_whole = filename.startswith(_MODULES) or filename.endswith(_TIMES)
             if is_whole or isinstance(data, bytes) or filename.endswith(".json") or self._lookup.with_texts:
                 self._new[filename] = data if isinstance(data, bytes) else str(data).encode()
+            self._has_code |= isinstance(data, bytes)
             if is_whole:
                 self._publish(filename)
         return path
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:
         path = super().put_group(filename, group)
-        if self._lookup is not None and filename in self._new and not _has_override(self._new[filename]):
+        if self._lookup is not None and self._has_code and not _has_override(self._new[filename]):
             self._publish(filename)
         self._end_turn()
         return str(path)
@@ -167,7 +171,7 @@ class StoreCacheManager(FileCacheManager):
             self._turn = None
 
     def _store_key(self, filename: str) -> str:
-        facts: list[object] = [self.key, filename]
+        facts: list[object] = [FORMAT, self.key, filename]
         if filename.startswith(_MODULES):
             libc = ""
             with suppress(OSError, ValueError):
@@ -195,6 +199,7 @@ def _is_shared() -> bool:
         or knobs.build.impl is not None
         or knobs.nvidia.mock_ptx_version is not None
         or any(os.environ.get(name) for name in _PLUGINS)
+        or not knobs.propagate_env  # Triton's key contains options only as environment variables
     )
 
 
