@@ -102,11 +102,10 @@ def disable() -> None:
 
 
 def bypass(compiled: "Compiled") -> "Compiled":
-    """Leave one model or function to torch, while precompiled serves the others. Returns its argument.
+    """Leave one model or function to torch: ``model = bypass(torch.compile(model))``. Returns its argument.
 
-    ``compiled`` is what torch.compile returned, or a module after ``module.compile()``. Call ``bypass`` before the
-    model's first call, because graphs that are already compiled stay in use. Example:
-    ``bypass(torch.compile(model))``
+    The argument can also be a module after ``module.compile()``. Call ``bypass`` before the model's first call, because
+    graphs that are already compiled stay in use.
     """
     from precompiled.torch_internals.client import bypassed_backend
 
@@ -121,12 +120,10 @@ def bypass(compiled: "Compiled") -> "Compiled":
 
 
 def bypassed() -> "AbstractContextManager[None]":
-    """Leave to torch what a ``with`` block compiles. In the block, in the same thread or asyncio task, applies to
+    """Leave to torch what a ``with`` block compiles, in its thread or asyncio task. Blocks can be nested.
 
-    - each graph that a call compiles
-    - each call of torch.compile: its result stays bypassed after the block, as after ``bypass``
-
-    Graphs that are already compiled stay in use. Blocks can be nested.
+    If the block calls torch.compile, the result stays bypassed after the block. Graphs that were compiled before the
+    block stay in use.
     """
     from precompiled.core import bypassing
 

@@ -128,3 +128,8 @@ class NotServed(PrecompiledError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return NotServed, self._arguments  # the default passes the finished message as the only argument
+
+
+# Tracebacks and `help` show the names that programs import.
+for _public in (PrecompiledError, ConfigError, PackageError, NotServed):
+    _public.__module__ = "precompiled"

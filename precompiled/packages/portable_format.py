@@ -33,6 +33,7 @@ from precompiled.store.artifact_format import digest as digest_of
 FORMAT = 1
 INDEX = "package.json"
 MAX_BYTES = 16 << 30
+_SAVED = "Pass a file that save_package wrote"
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,13 @@ def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:
     """Read the index and the members, and verify all digests. Raises PackageError."""
     try:
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
         members = _members(_opened(path), path)
     except FileNotFoundError as error:
-        raise PackageError(
-            f"{path} does not exist", "Pass a file that save_package wrote", code="package-missing"
-        ) from error
+        raise PackageError(f"{path} does not exist", _SAVED, code="package-missing") from error
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise PackageError(f"{path} is not a package file: {error}", "Save it again", code="package-corrupt") from error
+        raise PackageError(f"{path} is not a package file: {error}", _SAVED, code="package-corrupt") from error
     raw = members.pop(INDEX, None)
     if raw is None:
         raise PackageError(f"{path} is not a package file: it has no {INDEX}", "Save it again", code="package-corrupt")

@@ -6,6 +6,7 @@ import pickle
 import pydoc
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_help_begins_with_the_calls_that_a_program_needs() -> None:
 def test_errors_are_base_classes_of_what_is_raised(name: str) -> None:
     kind = getattr(precompiled, name)
     assert issubclass(kind, precompiled.PrecompiledError) and name in precompiled.__all__
+
+
+def test_tracebacks_name_errors_as_programs_import_them() -> None:
+    (line,) = traceback.format_exception_only(precompiled.NotServed("f", "lookup-only", "the mode is lookup"))
+    assert line.startswith("precompiled.NotServed: the graph f is not served (lookup-only): the mode is lookup.")
+
+
+def test_folder_is_no_package_file(tmp_path: Path) -> None:
+    from precompiled.packages import portable_format
+
+    with pytest.raises(precompiled.PackageError, match=r"it is a folder\. Pass a file that save_package wrote$"):
+        portable_format.read(tmp_path)
 
 
 def test_not_served_survives_a_pickle() -> None:
