@@ -19,7 +19,7 @@ import torch.fx
 from precompiled.client import session as sessions
 from precompiled.client.dispatch import Compiled, counting
 from precompiled.client.graph_lookup import GraphLookup, LookupAhead
-from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.ledger import GraphCalls, GraphReport, graph_calls
 from precompiled.client.process import RecorderProtocol
 from precompiled.client.session import Session
 from precompiled.client.swap import State
@@ -143,7 +143,7 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
         return None
     try:
         session = sessions.current()
-        calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
+        calls = graph_calls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
     except Exception as error:  # for example, a setting that cannot be used
         interruptions.pass_on(error)
         if config.required_by_environment():
@@ -249,7 +249,7 @@ def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
         return lambda: None
     reason = "ahead-of-time" if ahead_of_time else "direct-call"
     name = graph_name(module) if isinstance(module, torch.fx.GraphModule) else type(module).__name__
-    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=name))
+    calls = graph_calls(GraphReport(id=uuid.uuid4().hex, name=name))
     calls.bypassed(reason, "the program called Inductor directly, so precompiled did not see this compile")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.client.swap import Event, State, Swap
-from precompiled.core.spans import Span, span_until_now
+from precompiled.core.paths import TIMELINE_VARIABLE
+from precompiled.core.spans import SECOND_CALL, Span, span_until_now
 from precompiled.core.words import format_count
 
 MAX_SPANS = 32  # spans per graph: a loop whose sizes always change loads variants without end
@@ -174,3 +176,25 @@ class GraphCalls:
         before = self.calls_before_flip
         eager = calls if before is None else before + self.calls_unserved
         return GraphReport(**{**values, "calls_eager": eager, "calls_compiled": calls - eager})
+
+
+class TimedGraphCalls(GraphCalls):
+    """Records the time of a graph's second call, for `precompiled timeline`: the program's first step has then ended.
+
+    The attribute ``calls`` is slower here, so only processes that `timeline` started use this class.
+    """
+
+    @property
+    def calls(self) -> int:
+        return self._calls
+
+    @calls.setter
+    def calls(self, number: int) -> None:
+        self._calls = number
+        if number == 2:
+            self.spent(SECOND_CALL, 0.0)
+
+
+def graph_calls(report: GraphReport) -> GraphCalls:
+    """The calls of a new graph."""
+    return (TimedGraphCalls if os.environ.get(TIMELINE_VARIABLE) else GraphCalls)(report)

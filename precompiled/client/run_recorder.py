@@ -22,7 +22,7 @@ from precompiled.client.process import PROCESS
 from precompiled.core import interruptions, kernel
 from precompiled.core.files import process_start
 from precompiled.core.paths import TIMELINE_VARIABLE
-from precompiled.core.spans import Span
+from precompiled.core.spans import SECOND_CALL, Span
 from precompiled.store import lines, run_records
 
 log = logging.getLogger("precompiled")
@@ -163,7 +163,10 @@ class RunRecord:
         """
         if self._file is None and self._forked:
             return
-        calls = {report.id: [report.calls_eager, report.calls_compiled] for report in reports}
+        calls, second_calls = {}, []
+        for report in reports:
+            calls[report.id] = [report.calls_eager, report.calls_compiled]
+            second_calls += [span.began for span in report.spans if span.what == SECOND_CALL]
         traced = [
             {
                 "name": item.name,
@@ -179,7 +182,15 @@ class RunRecord:
             # The file reserves room for the end, even if earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
         digests = dict(list(files.items())[:MAX_FILES])
-        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": digests})
+        self._write(
+            {
+                "ended": time.time(),
+                "calls": calls,
+                "second_calls": sorted(second_calls),
+                "functions": traced[:MAX_FUNCTIONS],
+                "files": digests,
+            }
+        )
 
     def _write(self, line: Mapping[str, object]) -> None:
         if self._broken:

@@ -6,6 +6,9 @@ import threading
 import time
 from typing import NamedTuple
 
+# A moment, and not an interval: a graph is called for the second time (client/ledger.py).
+SECOND_CALL = "second call"
+
 
 class Span(NamedTuple):
     """One interval. ``began``: seconds since the epoch. ``thread``: the kernel's id of the thread."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from precompiled.client import session as sessions
 from precompiled.client.dispatch import counting
-from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.ledger import GraphCalls, GraphReport, graph_calls
 from precompiled.client.left_to_eager import measured_slower
 from precompiled.client.load import load_for_graph
 from precompiled.client.proof import can_check, prove
@@ -62,7 +62,7 @@ def load(
     if safe_point.is_held():  # a checkpoint may repeat an eager run, but this graph would run compiled
         raise Mismatch("a checkpoint will recompute a different graph of the function, which ran eager")
     started = time.perf_counter()
-    calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
+    calls = graph_calls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
     captured = CaptureState(
         modes=graph.modes,
         device=graph.device,

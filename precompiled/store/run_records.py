@@ -76,6 +76,8 @@ class RunProcess:
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
     functions: list[dict[str, Any]] = field(default_factory=list)  # functions that Dynamo traced
     ended: float = 0.0
+    # When graphs were called for the second time, in order. Only `precompiled timeline` has its processes record this.
+    second_calls: list[float] = field(default_factory=list)
     launched: float = 0.0  # when the process was started; 0 for a fork, which inherits its parent's imports
     torch: tuple[float, float] = (0.0, 0.0)  # begin and end of torch's import; 0 if unknown
     timeline: str = ""  # the id of the `precompiled timeline` command that started the process
@@ -183,6 +185,7 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
         if "ended" in line:
             process.ended = line["ended"]
             process.functions, process.files = line["functions"], line.get("files", {})
+            process.second_calls = line.get("second_calls", [])
             for id, (eager, compiled) in line["calls"].items():
                 if id in process.graphs:
                     process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled}

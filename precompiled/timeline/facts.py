@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from precompiled.core.spans import Span
+from precompiled.core.spans import SECOND_CALL, Span
 from precompiled.store import job_phases, run_records
 from precompiled.store.job_phases import RecordedJob, RecordedWorker
 from precompiled.store.requests import RemoteRequest, requests
@@ -79,7 +79,8 @@ def end_of(process: RunProcess, now: float) -> float:
 def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]:
     for graph in process.graphs.values():
         for span in run_records.spans_of(graph):
-            yield graph, span
+            if span.what != SECOND_CALL:
+                yield graph, span
 
 
 def swap_time(graph: Mapping[str, object]) -> float | None:

@@ -6,40 +6,59 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-# The order is that of a start, and of the legend.
+# The order is that of a start, and of the legend. One hue per actor: grey for the program, purple for Dynamo, blue for
+# precompiled, red for torch's compile in the program, green for steps, orange for the daemon's workers.
 COLOURS = {
-    "Python, and the hook": "#bbbbbb",
-    "import torch": "#999999",
-    "import transformers": "#777777",
-    "the model": "#555555",
-    "the program": "#6b6b6b",
-    "import Dynamo": "#c5b0d5",
-    "artifacts or package, before the call": "#e7ba52",
-    "a package instead of a trace": "#bcbd22",
-    "Dynamo: tracing and guards": "#9467bd",
-    "capture, key, lookup": "#17becf",
-    "sending the graph": "#9edae5",
-    "waiting for the artifact": "#f7b6d2",
-    "load of the artifact": "#1f77b4",
-    "AOTAutograd and Inductor, or their cache": "#d62728",
-    "Inductor, backward": "#ff9896",
-    "the rest of the backend": "#8c564b",
-    "the step": "#2ca02c",
-    "eager steps": "#c7e9c0",
-    "compiled steps": "#2ca02c",
-    "queued": "#dddddd",
-    "worker: starts": "#ffd8a8",
-    "worker: compiles": "#ff7f0e",
-    "AOTAutograd": "#e377c2",
-    "Inductor: forward": "#d62728",
-    "Inductor: backward": "#ff9896",
-    "C++ compilers": "#b15928",
-    "publish": "#1f77b4",
+    "Python, and the hook": "#c8c8c8",
+    "import torch": "#a8a8a8",
+    "import transformers": "#8c8c8c",
+    "the model": "#6f6f6f",
+    "the program": "#7d7d7d",
+    "import Dynamo": "#c9b3e6",
+    "Dynamo: tracing and guards": "#8e63c7",
+    "artifacts or package, before the call": "#bfdcf5",
+    "a package instead of a trace": "#93c4ee",
+    "capture, key, lookup": "#64a8e0",
+    "sending the graph": "#a9d0f0",
+    "waiting for the artifact": "#d4e8f8",
+    "load of the artifact": "#2f7fc1",
+    "AOTAutograd and Inductor, or their cache": "#d1495b",
+    "Inductor, backward": "#e58b97",
+    "the rest of the backend": "#a33a48",
+    "the step": "#2e9e5b",
+    "eager steps": "#b5e3c6",
+    "compiled steps": "#2e9e5b",
+    "queued": "#f3e3cf",
+    "worker: starts": "#f6d3a5",
+    "worker: compiles": "#f0b264",
+    "AOTAutograd": "#e89a3c",
+    "Inductor: forward": "#d97f16",
+    "Inductor: backward": "#b9680c",
+    "C++ compilers": "#8f4f08",
+    "publish": "#f9e0bd",
 }
+# Words of a label inside a bar, if they differ from the legend.
+SHORT = {
+    "Dynamo: tracing and guards": "tracing",
+    "waiting for the artifact": "waiting",
+    "AOTAutograd and Inductor, or their cache": "compiling",
+    "a package instead of a trace": "package",
+    "load of the artifact": "load",
+    "worker: starts": "starts",
+}
+_STYLE = """
+.page { fill: #ffffff } .text { fill: #222222 } .soft { fill: #666666 } .grid { stroke: #e6e6e6 }
+.mark { stroke: #000000 }
+@media (prefers-color-scheme: dark) {
+  .page { fill: #16181c } .text { fill: #e8e8e8 } .soft { fill: #a0a0a0 } .grid { stroke: #2c3036 }
+  .mark { stroke: #ffffff }
+}
+"""
+CHARACTER = 6.3  # estimated width of a character of a label
 OTHER = "#e0e0e0"
 Section = tuple[str, float, float]  # name, seconds since the start of the picture, duration in seconds
 
-WIDTH, LEFT, ROW, BAR = 1100, 210, 30, 20
+WIDTH, LEFT, ROW, BAR = 1100, 230, 36, 26
 COLUMNS, LEGEND_ROW = 4, 18
 MAX_TICKS = 12
 
@@ -74,34 +93,53 @@ def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
     scale = (WIDTH - LEFT - 20) / end
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" font-size="12" '
-        f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{WIDTH / 2}" y="22" text-anchor="middle" font-size="15">{escape(title)}</text>',
+        f'font-family="system-ui, sans-serif"><title>{escape(title)}</title><style>{_STYLE}</style>',
+        f'<rect width="{WIDTH}" height="{height}" class="page"/>',
+        f'<text x="{WIDTH / 2}" y="22" text-anchor="middle" font-size="15" class="text">{escape(title)}</text>',
     ]
     for tick in _ticks(end):
         x = LEFT + tick * scale
-        parts.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{foot}" stroke="#eeeeee"/>')
-        parts.append(f'<text x="{x:.1f}" y="{foot + 14}" text-anchor="middle" fill="#555555">{tick:g}</text>')
+        parts.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{foot}" class="grid"/>')
+        parts.append(f'<text x="{x:.1f}" y="{foot + 14}" text-anchor="middle" class="soft">{tick:g}</text>')
     for number, bar in enumerate(bars):
         y = top + number * ROW + (ROW - BAR) / 2
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 14:.1f}" text-anchor="end">{escape(bar.title)}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 17:.1f}" text-anchor="end" class="text">{escape(bar.title)}</text>')
         for name, at, seconds in bar.sections:
+            x, width = LEFT + at * scale, seconds * scale
             parts.append(
-                f'<rect x="{LEFT + at * scale:.2f}" y="{y:.1f}" width="{seconds * scale:.2f}" height="{BAR}" '
+                f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{BAR}" '
                 f'fill="{COLOURS.get(name, OTHER)}"><title>{escape(name)}: {seconds:.3f} s</title></rect>'
             )
+            if label := _label(name, seconds, width):
+                colour = "#ffffff" if _is_dark(COLOURS.get(name, OTHER)) else "#222222"
+                parts.append(
+                    f'<text x="{x + width / 2:.1f}" y="{y + 17:.1f}" text-anchor="middle" font-size="11" '
+                    f'fill="{colour}" pointer-events="none">{escape(label)}</text>'
+                )
         if bar.mark is not None:
             x = LEFT + bar.mark * scale
             parts.append(
-                f'<line x1="{x:.1f}" y1="{y - 3:.1f}" x2="{x:.1f}" y2="{y + BAR + 3:.1f}" stroke="black" '
-                'stroke-width="1.5"/>'
+                f'<line x1="{x:.1f}" y1="{y - 4:.1f}" x2="{x:.1f}" y2="{y + BAR + 4:.1f}" class="mark" '
+                'stroke-width="2"/>'
             )
-    parts.append(f'<text x="{WIDTH / 2}" y="{foot + 32}" text-anchor="middle">{escape(axis)}</text>')
+    parts.append(f'<text x="{WIDTH / 2}" y="{foot + 32}" text-anchor="middle" class="soft">{escape(axis)}</text>')
     for number, name in enumerate(names):
         x, y = 20 + (number % COLUMNS) * (WIDTH - 40) / COLUMNS, foot + 52 + (number // COLUMNS) * LEGEND_ROW
         parts.append(f'<rect x="{x:.1f}" y="{y - 10}" width="10" height="10" fill="{COLOURS.get(name, OTHER)}"/>')
-        parts.append(f'<text x="{x + 15:.1f}" y="{y - 1}" font-size="11">{escape(name)}</text>')
+        parts.append(f'<text x="{x + 15:.1f}" y="{y - 1}" font-size="11" class="text">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _label(name: str, seconds: float, width: float) -> str:
+    """The text inside a section, if the section is wide enough: its name and seconds, or only its seconds."""
+    number = f"{seconds:.1f} s"
+    texts = (f"{SHORT.get(name, name)} {number}", number)
+    return next((text for text in texts if len(text) * CHARACTER < width - 6), "")
+
+
+def _is_dark(colour: str) -> bool:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 150
 
 
 def _ticks(end: float) -> list[float]:

@@ -7,11 +7,13 @@ the first graph, steps after it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from precompiled.core.spans import Span
+from precompiled.store import run_records
 from precompiled.store.job_phases import RecordedWorker
 from precompiled.store.run_records import RunProcess
 from precompiled.timeline import facts as known
@@ -29,14 +31,20 @@ _NAMES = {
     known.IN_PROCESS: "AOTAutograd and Inductor, or their cache",
 }
 _BEFORE = ("Python, and the hook", "import torch", "the program")
+_TRACE, _COMPILE, _STEP = "Dynamo: tracing and guards", "AOTAutograd and Inductor, or their cache", "the step"
+# A graph belongs to the first step if Dynamo handles it within this many seconds after another graph's second call.
+SAME_STEP_S = 1.0
 
 
 @dataclass(frozen=True)
 class Start:
     """The start of one process. ``began`` is in seconds since the epoch; sections count from it.
 
-    - ``plain``: the estimated start with plain torch.compile and empty caches, from the measured seconds of each
+    - ``first_step``: when the first step ended; None if the program called no graph twice
+    - ``plain``: the estimated first step with plain torch.compile and empty caches, from the measured seconds of each
       compile.
+    - ``warm``: the same with torch's own cache full, as a lower limit: torch's cache loads graphs as fast as this
+      process.
     - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
       time of their traces.
     - ``uncounted``: the number of graphs whose compile time is unknown.
@@ -45,7 +53,9 @@ class Start:
     process: RunProcess
     began: float
     sections: list[Section]
+    first_step: float | None
     plain: list[Section]
+    warm: list[Section]
     untraced: int
     uncounted: int
 
@@ -56,6 +66,10 @@ class Start:
     @property
     def plain_seconds(self) -> float:
         return _end(self.plain)
+
+    @property
+    def warm_seconds(self) -> float:
+        return _end(self.warm)
 
 
 def _end(sections: Sequence[Section]) -> float:
@@ -72,7 +86,8 @@ def start(process: RunProcess, facts: Facts) -> Start:
     ends = [span.ended for span in spans]
     if any(graph.get("state") == "pending" for graph in process.graphs.values()):
         ends.append(known.end_of(process, facts.now))
-    end = max(ends, default=first)
+    first_step = _first_step(process, mine)
+    end = max([*ends, first_step or 0.0], default=first)
     eager = [
         (at, known.swap_time(graph) or end)
         for graph in process.graphs.values()
@@ -80,8 +95,20 @@ def start(process: RunProcess, facts: Facts) -> Start:
     ]
     sections = [*_before(process, began, first)]
     sections += [(name, at - began, seconds) for name, at, seconds in _covered(mine, first, end, eager)]
-    plain, untraced, uncounted = _plain(process, facts, sections)
-    return Start(process, began, sections, plain, untraced, uncounted)
+    found = Start(process, began, sections, first_step and first_step - began, [], [], 0, 0)
+    return _with_plain(found, facts)
+
+
+def _first_step(process: RunProcess, spans: Sequence[Span]) -> float | None:
+    """When the first step ended: a graph's second call that no further work of Dynamo or of the backend follows.
+
+    If further work follows each second call, the end of this work. None if the program called no graph twice.
+    """
+    work = [span for span in spans if span.what != known.LOAD]
+    for at in process.second_calls:
+        if not any(at < span.began < at + SAME_STEP_S for span in work):
+            return at
+    return max(span.ended for span in work) if process.second_calls and work else None
 
 
 def _before(process: RunProcess, began: float, first: float) -> list[Section]:
@@ -131,26 +158,35 @@ def _covered(
     return found
 
 
-def _plain(process: RunProcess, facts: Facts, sections: Sequence[Section]) -> tuple[list[Section], int, int]:
-    spent = by_name(sections)
-    trace_s, untraced = spent["Dynamo: tracing and guards"], 0
+def _with_plain(item: Start, facts: Facts) -> Start:
+    """The start with the estimates for plain torch.compile. Work after the first step does not count."""
+    process = item.process
+    length = item.first_step if item.first_step is not None else float("inf")
+    until = item.began + length
+    spent = by_name((name, at, min(s, length - at)) for name, at, s in item.sections if at < length)
+    trace_s, untraced = spent[_TRACE], 0
     for name, span in process.frames:
-        if span.what == "package":
+        if span.what == "package" and span.began < until:
             trace_s += facts.traces.get(name, 0.0)
             untraced += name not in facts.traces
-    served = [graph for graph in process.graphs.values() if graph.get("source") in ("hit", "swap", "package")]
-    compile_s = sum(graph.get("compile_s", 0.0) for graph in served)
-    compile_s += spent["AOTAutograd and Inductor, or their cache"]
-    uncounted = sum(graph.get("state") in ("pending", "failed") for graph in process.graphs.values())
-    parts = [
-        *((name, spent[name]) for name in _BEFORE),
-        ("Dynamo: tracing and guards", trace_s),
-        ("AOTAutograd and Inductor, or their cache", compile_s),
-    ]
-    return in_order(parts), untraced, uncounted
+    graphs = [graph for graph in process.graphs.values() if _begin(graph) < until]
+    served = [graph for graph in graphs if graph.get("source") in ("hit", "swap", "package")]
+    compile_s = sum(graph.get("compile_s", 0.0) for graph in served) + spent[_COMPILE]
+    uncounted = sum(graph.get("state") in ("pending", "failed") for graph in graphs)
+    # An eager step says nothing about the duration of plain's first step.
+    step_s = 0.0 if "eager steps" in spent or item.first_step is None else spent["compiled steps"]
+    before = [(name, spent[name]) for name in _BEFORE]
+    plain = in_order([*before, (_TRACE, trace_s), (_COMPILE, compile_s), (_STEP, step_s)])
+    load_s = sum(graph.get("load_s", 0.0) for graph in served)
+    warm = in_order([*before, (_TRACE, trace_s), (_COMPILE, load_s), (_STEP, step_s)])
+    return replace(item, plain=plain, warm=warm, untraced=untraced, uncounted=uncounted)
 
 
-def by_name(sections: Sequence[Section]) -> dict[str, float]:
+def _begin(graph: dict[str, Any]) -> float:
+    return min((span.began for span in run_records.spans_of(graph)), default=0.0)
+
+
+def by_name(sections: Iterable[Section]) -> dict[str, float]:
     """Map each section's name to its seconds, and any other name to 0."""
     found: dict[str, float] = defaultdict(float)
     for name, _, seconds in sections:

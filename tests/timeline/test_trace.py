@@ -7,10 +7,13 @@ check a trace by the rules of the format (support_traces.py), and the sums of a 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -149,6 +152,11 @@ def test_timeline_page_compares_the_start_with_plain_torch(seen: Seen) -> None:
         parser = _Checked()
         parser.feed(page)
         assert not parser.open and parser.seen.count("svg") == 1
+        # The marks and the headline compare the ends of the first steps.
+        tiles = re.findall(r"<strong>([\d.]+) s</strong><span>(first step ended|plain, [^<]*)</span>", page)
+        (ours, _), (plain, _), (warm, _) = tiles
+        assert float(warm) <= float(plain) and page.count('class="mark"') == 3
+        assert re.search(rf"<h1>The first step ended after {ours} s, <b>[\d.]+ s (earlier|later)</b> .*{plain} s", page)
     cold = seen.pages[0]
     assert "eager steps" in cold and "worker: starts" in cold and "plain torch.compile" in cold
     # The third run traces nothing, so its page shows the tracing time of the second run for plain torch.compile.
@@ -166,6 +174,8 @@ def test_sections_of_a_start_cover_it_without_gaps(seen: Seen) -> None:
             assert at == pytest.approx(end, abs=1e-6)
             end = at + seconds
         assert item.plain_seconds > 0 and not item.untraced and not item.uncounted
+        assert item.first_step is not None and item.first_step <= item.seconds + 1e-6
+        assert process.torch[1] - item.began < item.first_step, "no step ended before torch was imported"
     names = [{name for name, _, _ in start(process, found).sections} for process in found.processes]
     assert "eager steps" in names[0] and "eager steps" not in names[1] | names[2]
     assert "Dynamo: tracing and guards" in names[1] and "Dynamo: tracing and guards" not in names[2]
@@ -186,6 +196,14 @@ def test_a_browser_shows_the_page_without_an_error(seen: Seen) -> None:
     assert dom.stdout.count("<rect") == seen.pages[0].count("<rect") and "CONSOLE" not in dom.stderr
     subprocess.run([*command, profile, f"--screenshot={picture}", file.as_uri()], capture_output=True, check=True)
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+    # A phone in dark mode: the page is dark, and its text is not cut off.
+    dark = ["--blink-settings=preferredColorScheme=0", "--window-size=420,900", f"--screenshot={picture}"]
+    subprocess.run([BROWSER, "--no-sandbox", "--disable-gpu", profile, *dark, file.as_uri()], check=True)
+    data = picture.read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (420, 900)
+    at = data.index(b"IDAT")
+    pixels = zlib.decompressobj().decompress(data[at + 4 :], 64)
+    assert max(pixels[1:4]) < 60, "the first pixel (after its line's filter) is dark"
 
 
 @pytest.mark.slow
@@ -373,6 +391,54 @@ def test_files_of_old_workers_are_removed_and_file_size_is_limited(
     assert len(list(folder.iterdir())) == job_phases.KEPT
     (worker,) = job_phases.workers(tmp_path)
     assert 0 < len(worker.jobs) < 20
+
+
+@pytest.mark.parametrize(
+    ("second_calls", "first_step"),
+    [
+        ([], None),
+        ([12.0], 2.0),
+        ([10.5, 12.0], 2.0),  # the first graph is called twice before the second graph is traced
+        ([12.0, 13.0], 2.0),
+        ([11.0], 1.9),  # work follows each second call: the first step ended after this work at the latest
+    ],
+)
+def test_first_step_ends_before_the_second_call_of_its_first_graph(
+    second_calls: list[float], first_step: float | None
+) -> None:
+    frames = [
+        ("f", Span("trace", 10.0, 0.4, 7)),
+        ("g", Span("trace", 11.2, 0.7, 7)),
+        ("late", Span("trace", 50.0, 2.0, 7)),
+    ]
+    if 11.0 in second_calls:
+        frames.pop()
+    graph = {"id": "1", "source": "hit", "state": "compiled", "compile_s": 5.0, "load_s": 0.5, "at": 1.0}
+    graph["spans"] = [["load", 11.8, 0.1, 7]]
+    later = {**graph, "id": "2", "compile_s": 100.0, "spans": [["load", 51.9, 0.1, 7]]}
+    process = run_records.RunProcess(
+        0,
+        1,
+        7,
+        "",
+        "a.py",
+        [],
+        "",
+        "",
+        10.0,
+        {"1": graph, "2": later},
+        ended=60.0,
+        frames=frames,
+        second_calls=second_calls,
+    )
+    item = start(process, known.Facts(0.0, 60.0, [process], [], {}))
+    assert item.first_step == (None if first_step is None else pytest.approx(first_step))
+    if second_calls == [12.0]:
+        # Work after the first step does not count: the trace of "late", and the second graph.
+        assert by_name(item.plain) == pytest.approx(
+            {"Dynamo: tracing and guards": 1.0, "AOTAutograd and Inductor, or their cache": 5.0, "the step": 0.9}
+        )
+        assert item.warm_seconds == pytest.approx(1.0 + 0.5 + 0.9)
 
 
 def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
