@@ -20,6 +20,7 @@ from benchmarks.measures.lookup import lookup
 from benchmarks.measures.pace import pace
 from benchmarks.measures.pieces_pace import pieces_pace
 from benchmarks.measures.ranks import ranks_at_once
+from benchmarks.measures.size_arguments import size_arguments
 from benchmarks.measures.start_up import start_up
 from benchmarks.measures.steady_state import steady_state
 from benchmarks.measures.units import units
@@ -42,6 +43,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "m": layers,
     "n": kernel_reuse,
     "o": pieces_pace,
+    "p": size_arguments,
 }
 
 
