@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from precompiled.client.awaited import Awaited, SessionView
@@ -148,7 +149,7 @@ class Pending:
         with self._changed:
             self._closing = True
             thread = self._thread
-            left = len(self._awaited)
+            left = len(_without_code(self._awaited.values()))
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
@@ -234,7 +235,7 @@ class Pending:
                         self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())
-                self._progress.look([item for item in awaited if item.piece is None])
+                self._progress.look(_without_code(awaited))
                 alone = self._session.connection.alone_s() > 0
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:
@@ -361,3 +362,8 @@ class Pending:
         if item.piece is None:
             self._session.outcomes.note(item.calls.snapshot())
         self.drop(item)
+
+
+def _without_code(awaited: Iterable[Awaited]) -> list[Awaited]:
+    """The graphs that do not run compiled yet, neither as a whole nor in pieces."""
+    return [item for item in awaited if item.piece is None and not item.background]

@@ -44,7 +44,7 @@ class Progress:
         self._said = False
 
     def look(self, awaited: Sequence[AwaitedGraph]) -> None:
-        """Print the lines that are due. ``awaited``: the graphs that are still awaited."""
+        """Print the lines that are due. ``awaited``: the awaited graphs that do not run compiled yet."""
         if self._over:
             return
         try:
@@ -70,7 +70,7 @@ class Progress:
             self._graphs, self._since = [], 0.0
 
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
-        """Print the last line of a program that ends while ``left`` graphs are not compiled.
+        """Print the last line of a program that ends while ``left`` graphs do not run compiled.
 
         ``goes_on``: returns whether the daemon continues to compile them.
         """
@@ -99,15 +99,17 @@ class Progress:
 
     def _ends(self) -> str:
         after = f"after {human_seconds(time.monotonic() - self._since)}"
-        compiled = [calls for calls in self._graphs if calls.swap.state is State.COMPILED]
+        in_pieces = [calls for calls in self._graphs if calls.swap.state is State.PENDING]
+        compiled = [*in_pieces, *(calls for calls in self._graphs if calls.swap.state is State.COMPILED)]
+        how = "compiled in pieces" if in_pieces else "compiled"
         if len(compiled) < len(self._graphs):
             return f"{len(compiled)} of {format_count(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
         # If the program calls all graphs equally often, one call of each is a step.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
         if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1:
-            return f"compiled {after}"
-        return f"compiled from step {max(flips) + 1} on, {after}"
+            return f"{how} {after}"
+        return f"{how} from step {max(flips) + 1} on, {after}"
 
     def _unserved(self) -> str:
         """Say how the unserved graphs run, and which command shows the reasons."""

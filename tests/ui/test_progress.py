@@ -151,6 +151,21 @@ def test_several_graphs_are_announced_once(terminal: Pty) -> None:
     assert terminal.said() == []
 
 
+def test_graph_in_pieces_is_announced_before_its_whole(terminal: Pty) -> None:
+    progress = Progress(TerminalLines("terminal"), waits=False)
+    first, second = pending(), pending()
+    progress.look([first, second])
+    first.calls.calls_before_flip = first.calls.calls  # by its pieces
+    progress.look([second])
+    swapped(second)
+    progress.look([])
+    swapped(first)
+    progress.look([])
+    progress.ended(0, lambda: True)
+    ends = "precompiled: compiled in pieces from step 41 on, after "
+    assert [line[: len(ends)] for line in terminal.said()[1:]] == [ends]
+
+
 def test_graphs_with_different_call_counts_name_no_step(terminal: Pty) -> None:
     progress, items = Progress(TerminalLines("terminal"), waits=False), [pending(), pending()]
     items[0].calls.calls = 120
