@@ -80,7 +80,7 @@ class GraphOutcomes:
         self.note(calls.snapshot())
 
     def went_back(self, calls: GraphCalls, code: str, message: str) -> None:
-        """Record that a graph runs eager again after a swap."""
+        """Record that eager code serves a graph for good, because its compiled code is slower or wrong."""
         calls.went_back(code, message)
         self._ledger.count_reason("fallbacks", code)
         self.note(calls.snapshot())

@@ -47,6 +47,7 @@ class FirstCalls:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._fd = -1
+        self._is_unwritable = False
         self._path = Path()
         self._crashed: set[str] = set()  # the artifacts in ``crashes/``
         self._names: dict[str, int] = {}  # maps an artifact to the number of its graphs in this state
@@ -84,6 +85,8 @@ class FirstCalls:
         self._reset()
 
     def _write(self) -> None:
+        if self._is_unwritable:
+            return
         try:
             if self._fd < 0:
                 self._open()
@@ -92,6 +95,7 @@ class FirstCalls:
                 os.pwrite(self._fd, "\n".join(self._names).encode(), 0)
         except OSError as error:
             interruptions.pass_on(error)
+            self._is_unwritable = self._fd < 0  # as in a read-only store; another attempt would cost as much
 
     def _open(self) -> None:
         with suppress(FileNotFoundError):

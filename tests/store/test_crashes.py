@@ -135,3 +135,15 @@ def test_foreign_files_are_removed_without_a_count(store: Store) -> None:
     (store.root / LOADING / "file").write_bytes(b"../../x\n\xff\n" + name(store).encode() + b"/..")
     refuse_crashing(store, ttl_s=60.0)
     assert not os.listdir(store.root / LOADING) and not (store.root / CRASHES).exists()
+
+
+def test_unwritable_store_is_tried_once(store: Store) -> None:
+    loading = store.root / LOADING
+    loading.write_bytes(b"")  # where the folder should be
+    first_calls = FirstCalls(store.root)
+    first_calls.begin(name(store))
+    loading.unlink()
+    first_calls.finish(name(store), called=False)
+    first_calls.begin(name(store))
+    assert not loading.exists()
+    first_calls.close()
