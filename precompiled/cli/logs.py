@@ -29,7 +29,7 @@ LOOK_S = 0.2  # seconds between two reads with --follow
     "--lines",
     "-n",
     type=click.IntRange(min=0),
-    default=40,
+    default=20,
     show_default=True,
     metavar="N",
     help="Print the last N lines.",
