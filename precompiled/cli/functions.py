@@ -57,19 +57,24 @@ def refusals(store: Store) -> list[dict[str, str]]:
     return sorted(store.packages.refusals(), key=lambda refusal: refusal["function"])
 
 
-def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> None:
-    """Print the table of functions. Counts functions that run uncompiled, without listing them."""
+def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]], most: int | None = None) -> None:
+    """Print the table of functions; with ``most``, only those that were used last. Counts functions that run
+    uncompiled, without listing them.
+    """
     compiled = [row for row in found if row["entries"] > row["skipped"]]
+    shown = compiled if most is None else sorted(compiled, key=lambda row: -row["used"])[:most]
     if compiled:
         click.echo()
         table(
             ("FUNCTION", "ENTRIES", "SIZE", "USED"),
             [
                 (row["function"], str(row["entries"]), human_bytes(row["bytes"]), human_age(row["used"]))
-                for row in compiled
+                for row in shown
             ],
             right=("ENTRIES", "SIZE", "USED"),
         )
+        if most is not None and len(compiled) > most:
+            click.echo(f"and {len(compiled) - most} more: --all shows them")
     if found:
         left = len(found) - len(compiled)
         also = f", {format_count(left, 'that runs uncompiled', 'that run uncompiled')}" if left else ""

@@ -25,14 +25,17 @@ from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.job_phases import under_way
 from precompiled.store.triton_kernels import TritonKernels
 
+MAX_ROWS, MAX_FUNCTIONS = 9, 5  # rows that `cache ls` prints on a terminal without --all
 MAX_OPERATIONS = 12  # operations that `cache show` prints without --all
 
 
-@command("ls", examples=["precompiled cache ls"])
-def ls_command(out: Output, settings: Settings) -> None:
+@command("ls", examples=["precompiled cache ls", "precompiled cache ls --all"])
+@click.option("--all", "show_all", is_flag=True, help="Show all rows on a terminal, too.")
+def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
     """List compiled graphs, failed graphs and functions with packages.
 
-    The newest comes first. The disk space includes the files that workers keep to compile faster (scratch).
+    The newest comes first. On a terminal, shows as many rows as fit a screen. The disk space includes the files that
+    workers keep to compile faster (scratch).
     """
     store = open_store(settings)
     artifacts = list(store.all_artifacts())
@@ -49,6 +52,8 @@ def ls_command(out: Output, settings: Settings) -> None:
     sizes = scratch.weigh(store.root)
     disk_bytes, scratch_bytes = sum(sizes.values()), sizes["scratch"]
     whole = f"On disk: {human_bytes(disk_bytes)}, including {human_bytes(scratch_bytes)} of scratch files"
+
+    whole_list = show_all or not sys.stdout.isatty()
 
     def show() -> None:
         if not rows and not packages and not refused:
@@ -71,14 +76,16 @@ def ls_command(out: Output, settings: Settings) -> None:
                     row["state"] + (f": {row['reason']}" if row["reason"] else ""),
                     *([row["store"]] if further else []),
                 )
-                for row in rows
+                for row in (rows if whole_list else rows[:MAX_ROWS])
             ],
             right=("SIZE", "AGE", "COMPILE"),
         )
+        if not whole_list and len(rows) > MAX_ROWS:
+            click.echo(f"and {format_count(len(rows) - MAX_ROWS, 'older row')}: --all shows them")
         total = sum(row["bytes"] for row in rows)
         failures = format_count(len(rows) - len(artifacts), "failure", zero="no")
         click.echo(f"{format_count(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
-        functions.show_rows(packages, refused)
+        functions.show_rows(packages, refused, None if whole_list else MAX_FUNCTIONS)
         click.echo(whole)
 
     document = {"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}
