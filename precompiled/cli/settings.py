@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,12 @@ class _Setting(click.ParamType):
 
 @command("show", overrides=True, examples=["precompiled config", "precompiled config mode workers"])
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=_Setting())
-def show_command(out: Output, settings: Settings, names: tuple[str, ...]) -> None:
+@click.option("--all", "show_all", is_flag=True, help="Show the values of all settings on a terminal, too.")
+def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_all: bool) -> None:
     """Show settings and where each value comes from.
 
-    `precompiled config` alone does the same. With a NAME, it also says what the setting does and how to set it.
+    `precompiled config` alone does the same. On a terminal, shows the values that differ from the default. With a NAME,
+    it also says what the setting does and how to set it.
     """
     document = {
         name: {"value": _plain(getattr(settings, name)), "origin": settings.origins[name], "meaning": MEANINGS[name]}
@@ -46,8 +51,16 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...]) -> Non
     }
 
     def show() -> None:
-        rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in names or NAMES]
-        table(("SETTING", "VALUE", "ORIGIN"), rows)
+        shown = names or NAMES
+        defaults = [name for name in shown if settings.origins[name] == "default"]
+        if names or show_all or not sys.stdout.isatty():
+            defaults = []
+        rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in shown if name not in defaults]
+        if rows:
+            table(("SETTING", "VALUE", "ORIGIN"), rows)
+        if defaults:
+            text = f"Settings with their default (--all shows the values): {', '.join(defaults)}"
+            click.echo(textwrap.fill(text, min(80, shutil.get_terminal_size().columns)))
         for name in names:
             click.echo(f"\n{name}: {sentence(MEANINGS[name].replace('`', ''))}")
             click.echo(f"  To set it: {ENV_PREFIX}{name.upper()}=VALUE, or `precompiled config set {name} VALUE`")

@@ -34,6 +34,8 @@ COMMANDS = (
     ["daemon", "logs"],
     ["daemon", "stop"],
     ["remote", "ls"],
+    ["config"],
+    ["config", "mode", "workers"],
 )
 
 
