@@ -102,7 +102,7 @@ def _made(version: str, may_install: bool) -> str:
             place, installed = folder / "checkout", f"torch-precompiled {ROOT}"
             if not place.exists() or place.read_text() != installed:
                 # An earlier commit installed the distribution under this name.
-                _run([python, "-m", "pip", "uninstall", "-qq", "--yes", "precompiled"])
+                _run([str(python), "-m", "pip", "uninstall", "-qq", "--yes", "precompiled"])
                 _pip(python, "--no-deps", "-e", str(ROOT))
                 if (has := _probe(str(python))) != version:
                     raise Unavailable(f"pip installed torch {has} for torch=={version}")
