@@ -32,7 +32,8 @@ SOURCES = {
     "pc_used": "def helper(): pass\n",
     "pc_values": "FACTOR = 3.0\n",
     "pc_package/__init__": "",
-    "pc_package/lazy": "from . import sibling\n",
+    "pc_package/lazy": "from . import sibling\nfrom .namespace.inner import deep\n",
+    "pc_package/namespace/inner/deep": "",
     "pc_package/sibling": "",
     "pc_stranger": "",
 }
@@ -40,7 +41,7 @@ SOURCES = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "pc_package").mkdir()
+    (tmp_path / "pc_package" / "namespace" / "inner").mkdir(parents=True)  # without __init__.py
     for name, source in SOURCES.items():
         write(tmp_path / f"{name}.py", source)
     monkeypatch.syspath_prepend(tmp_path)

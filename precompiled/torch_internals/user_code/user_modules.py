@@ -193,15 +193,19 @@ def _spec(name: str) -> ModuleSpec | None:
     """The spec of a module, found without importing anything."""
     if name in sys.modules:
         return sys.modules[name].__spec__
-    parent = name.rpartition(".")[0]
+    parent, _, last = name.rpartition(".")
     if not parent:
         return PathFinder.find_spec(name)
     found = _spec(parent)
-    return (
-        PathFinder.find_spec(name, found.submodule_search_locations)
-        if found and found.submodule_search_locations
-        else None
-    )
+    if not found or not found.submodule_search_locations:
+        return None
+    places = list(found.submodule_search_locations)
+    try:
+        return PathFinder.find_spec(name, places)
+    except KeyError:  # a namespace package, whose parent is not imported (setuptools._vendor)
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [path for place in places if os.path.isdir(path := os.path.join(place, last))]
+        return spec
 
 
 @cache
