@@ -25,8 +25,8 @@ from precompiled.service.connections import Connection, Connections, capacity
 
 from precompiled import wire
 from precompiled.core import paths, zmtp
-from precompiled.core.config import MAX_BASES
 from precompiled.core.errors import DaemonError, WireError
+from precompiled.core.setting_values import MAX_BASES
 
 log = logging.getLogger("precompiled.server")
 

@@ -14,8 +14,9 @@ from precompiled.cli.app import command
 from precompiled.cli.output import Output
 from precompiled.cli.target_option import target_option
 from precompiled.core import python_path
-from precompiled.core.config import ENV_PREFIX, MODES, Settings
+from precompiled.core.config import ENV_PREFIX, Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.core.setting_values import MODES
 from precompiled.store import scratch
 from precompiled.version import SWITCH, switched_off
 

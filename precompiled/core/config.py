@@ -14,17 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from precompiled.core import paths
+from precompiled.core import setting_values as values
 from precompiled.core.errors import ConfigError
 from precompiled.core.regular_file import read_bytes
-from precompiled.version import OFF, ON
 
-MODES = ("eager", "wait", "lookup", "off")
-PACKAGES = ("program", "function", "off")
-PROGRESS = ("terminal", "always", "off")
-TIERS = ("default", "quick,default")
-TRITON = ("off", "on", "texts")
 ENV_PREFIX = "PRECOMPILED_"
-MAX_BASES = 16
 
 
 def _setting(default: object, meaning: str) -> Any:
@@ -192,146 +186,30 @@ def required_by_environment() -> bool:
     Invalid values of other settings must not disable ``require``.
     """
     try:
-        return _boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
+        return values.parse_boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
     except ValueError:
         return True  # an invalid value counts as set
 
 
-def _switch(value: object) -> bool:
-    return value if isinstance(value, bool) else _boolean(str(value))
-
-
-def _boolean(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in ON:
-        return True
-    if lowered in OFF or not lowered:
-        return False
-    raise ValueError("expected 1 or 0")
-
-
-def _mode(text: str) -> str:
-    if text not in MODES:
-        raise ValueError(f"expected one of {', '.join(MODES)}")
-    return text
-
-
-def _choice(choices: tuple[str, ...]) -> Callable[[object], str]:
-    """Parse one of the choices; 1 means the first, and 0 the last."""
-
-    def parse(value: object) -> str:
-        text = str(value)
-        if text in choices:
-            return text
-        try:
-            return choices[0] if _boolean(text) else choices[-1]
-        except ValueError:
-            raise ValueError(f"expected one of {', '.join(choices)}, or 1 or 0") from None
-
-    return parse
-
-
-def _tiers(text: str) -> str:
-    if (found := text.replace(" ", "")) not in TIERS:
-        raise ValueError(f"expected one of {'; '.join(TIERS)}")
-    return found
-
-
-def _triton(text: str) -> str:
-    if text in TRITON:
-        return text
-    try:
-        return "on" if _boolean(text) else "off"
-    except ValueError:
-        raise ValueError(f"expected one of {', '.join(TRITON)}, or 1 or 0") from None
-
-
-def _fraction(text: str) -> float:
-    try:
-        fraction = float({"always": "1", "never": "0"}.get(text.strip().lower(), text))
-    except ValueError:
-        fraction = -1
-    if not 0 <= fraction <= 1:
-        raise ValueError("expected a number from 0 to 1, always or never")
-    return fraction
-
-
-def _log(text: str) -> str:
-    if text not in ("debug", "info", "warning", "error"):
-        raise ValueError("expected debug, info, warning or error")
-    return text
-
-
-def _directory(text: str) -> Path:
-    path = Path(text)
-    if path.parts[:1] == ("~",):
-        path = (paths.home() or path).joinpath(*path.parts[1:])
-    elif text.startswith("~"):
-        path = Path(os.path.expanduser(text))  # "~name": the home of another account
-    if str(path).startswith("~"):
-        raise ValueError(f"{path.parts[0]!r} has no home directory")
-    if not path.is_absolute():
-        raise ValueError("expected an absolute path")
-    return path
-
-
-def _directories(value: object) -> tuple[Path, ...]:
-    given = value if isinstance(value, (list, tuple)) else str(value).split(os.pathsep)
-    found = tuple(dict.fromkeys(_directory(str(item)) for item in given if str(item)))
-    if len(found) > MAX_BASES:
-        raise ValueError(f"expected at most {MAX_BASES} directories")
-    return found
-
-
-def _remote(value: object) -> str:
-    text = "" if str(value) == "none" else str(value)  # "none" overrides a URL in a file
-    if text and "://" not in text:
-        raise ValueError("expected a URL, such as s3://bucket/prefix or file:///shared/precompiled")
-    return text
-
-
-def _farm(value: object) -> str:
-    text = "" if str(value) == "none" else str(value)
-    if text and text != "auto" and not text.startswith("ray://"):
-        raise ValueError('expected "auto", ray://host:port, or none')
-    return text
-
-
-def _positive(name: str, kind: type) -> Callable[[Any], Any]:
-    ends = {"s": "a number of seconds", "bytes": "a number of bytes"}
-    what = ends.get(name.rpartition("_")[2], "a number" if kind is float else "a whole number")
-
-    def parse(value: object) -> Any:
-        try:
-            number = kind(value)
-        except (ValueError, TypeError, OverflowError):
-            number = -1
-        if not 0 <= number < 1 << 62:  # also false for NaN
-            raise ValueError(f"expected {what}, 0 or more, without a unit")
-        return number
-
-    return parse
-
-
 _PARSERS: dict[str, Callable[[Any], Any]] = {
-    "mode": lambda value: _mode(str(value)),
-    "log": lambda value: _log(str(value).lower()),
-    "require": _switch,
-    "progress": _choice(PROGRESS),
-    "compile_without_gpu": _switch,
-    "packages": _choice(PACKAGES),
-    "tiers": lambda value: _tiers(str(value)),
-    "triton": lambda value: _triton(str(value)),
-    "check": lambda value: _fraction(str(value)),
-    "autostart": _switch,
-    "base": _directories,
-    "remote": _remote,
-    "farm": _farm,
-    "remote_unsigned": _switch,
-    "remote_put": _switch,
-    "cache_dir": lambda value: _directory(str(value)),
-    "runtime_dir": lambda value: _directory(str(value)),
-    "log_file": lambda value: _directory(str(value)) if str(value) else None,
+    "mode": lambda value: values.parse_mode(str(value)),
+    "log": lambda value: values.parse_log(str(value).lower()),
+    "require": values.parse_switch,
+    "progress": values.parse_choice(values.PROGRESS),
+    "compile_without_gpu": values.parse_switch,
+    "packages": values.parse_choice(values.PACKAGES),
+    "tiers": lambda value: values.parse_tiers(str(value)),
+    "triton": values.parse_choice(values.TRITON),
+    "check": lambda value: values.parse_fraction(str(value)),
+    "autostart": values.parse_switch,
+    "base": values.parse_directories,
+    "remote": values.parse_remote,
+    "farm": values.parse_farm,
+    "remote_unsigned": values.parse_switch,
+    "remote_put": values.parse_switch,
+    "cache_dir": lambda value: values.parse_directory(str(value)),
+    "runtime_dir": lambda value: values.parse_directory(str(value)),
+    "log_file": lambda value: values.parse_directory(str(value)) if str(value) else None,
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
@@ -345,7 +223,7 @@ CLIENT_ONLY = tuple(
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:
     if _name not in _PARSERS:
-        _PARSERS[_name] = _positive(_name, float if isinstance(_FIELDS[_name].default, float) else int)
+        _PARSERS[_name] = values.parse_positive(_name, float if isinstance(_FIELDS[_name].default, float) else int)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -407,16 +285,16 @@ def load(flags: Mapping[str, object] | None = None) -> Settings:
         if value is not None:
             chosen[name] = (value, "flag")
 
-    values: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     origins = dict.fromkeys(NAMES, "default")
     for name, (value, origin) in chosen.items():
         try:
-            values[name] = parse(name, value)
+            parsed[name] = parse(name, value)
         except ValueError as error:
             place = "" if origin == "flag" else f" (from {origin})"  # the user has just typed a flag or an argument
             said = f"{name} = {value!r}{place} cannot be used: {error}"
             raise ConfigError(said, "Correct it, or leave it out") from error
         origins[name] = origin
-    if "runtime_dir" not in values:
-        values["runtime_dir"] = paths.default_runtime_dir(values.get("cache_dir"))
-    return Settings(**values, origins=origins)
+    if "runtime_dir" not in parsed:
+        parsed["runtime_dir"] = paths.default_runtime_dir(parsed.get("cache_dir"))
+    return Settings(**parsed, origins=origins)

@@ -13,7 +13,7 @@ import pytest
 
 import precompiled
 from precompiled.client.report_table import GraphReports
-from precompiled.core.config import MODES
+from precompiled.core.setting_values import MODES
 from precompiled.packages.function_report import FunctionReports
 
 ERRORS = ("ConfigError", "NotServed", "PackageError", "PrecompiledError")
