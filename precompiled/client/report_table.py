@@ -55,7 +55,7 @@ class GraphReports(ReportTable["GraphReport"]):
     """The result of ``precompiled.report()``."""
 
     heads = ("GRAPH", "STATE", "SOURCE", "EAGER CALLS", "COMPILED CALLS", "KEY")
-    empty = "no graph yet: the program has called no compiled function"
+    empty = "no graph: the program has called no compiled function, or precompiled is off"
 
     def cells(self, report: GraphReport) -> tuple[object, ...]:
         calls = report.calls_eager, report.calls_compiled

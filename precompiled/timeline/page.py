@@ -91,13 +91,20 @@ def _of(item: Start, facts: Facts) -> list[str]:
 def _headline(item: Start) -> str:
     """What precompiled gained: ``26.4 s earlier than plain torch.compile``."""
     if item.first_step is None:
-        return f"All graphs were ready after {item.seconds:.1f} s"
+        return _final_code(item)
     ours, plain = item.first_step, item.plain_seconds
     how = "earlier" if plain >= ours else "later"
     return (
         f"The first step ended after {ours:.1f} s, <b>{abs(plain - ours):.1f} s {how}</b> than with plain "
         f"torch.compile and empty caches ({plain:.1f} s)"
     )
+
+
+def _final_code(item: Start) -> str:
+    pending = sum(graph.get("state") == "pending" for graph in item.process.graphs.values())
+    if pending:
+        return f"{format_count(pending, 'graph was', 'graphs were')} not compiled yet after {item.seconds:.1f} s"
+    return f"All graphs had their final code after {item.seconds:.1f} s"
 
 
 def _tiles(item: Start) -> str:
@@ -123,7 +130,7 @@ def _within(sections: Iterable[Section], end: float) -> list[Section]:
 
 def _said(item: Start) -> str:
     text = (
-        f"All graphs had their final code after {item.seconds:.1f} s. The bars of plain torch.compile are estimates "
+        f"{_final_code(item)}. The bars of plain torch.compile are estimates "
         "from the measured times of this process and its compiles. A compile beside running steps may take longer than "
         "a compile alone. With its own cache full, plain torch.compile still traces."
     )

@@ -30,6 +30,7 @@ from precompiled.store.requests import RemoteRequest
 from precompiled.timeline import facts as known
 from precompiled.timeline.events import nest_spans, trace
 from precompiled.timeline.facts import gather
+from precompiled.timeline.page import _final_code
 from precompiled.timeline.picture import Bar, in_order, svg
 from precompiled.timeline.start import by_name, start
 
@@ -432,6 +433,10 @@ def test_first_step_ends_before_the_second_call_of_its_first_graph(
         second_calls=second_calls,
     )
     item = start(process, known.Facts(0.0, 60.0, [process], [], {}))
+    assert "All graphs had their final code" in _final_code(item)
+    later["state"] = "pending"
+    assert _final_code(item).startswith("1 graph was not compiled yet after ")
+    later["state"] = "compiled"
     assert item.first_step == (None if first_step is None else pytest.approx(first_step))
     if second_calls == [12.0]:
         # Work after the first step does not count: the trace of "late", and the second graph.
