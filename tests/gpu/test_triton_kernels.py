@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-import triton
 from support_host import TIMEOUT_S, Client, Host, edit, new_host
 
 from precompiled.remote import helper_link
@@ -101,6 +100,8 @@ def tools(folder: Path) -> dict[str, str]:
     (site / "kernel_library" / "__init__.py").write_text(text)
     (site / "own_manager.py").write_text(OWN_MANAGER)
     found = {"PYTHONPATH": str(site)}
+    import triton  # builds of torch for the CPU have none
+
     nvidia = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     for variable, kind, tool in (
         ("TRITON_PTXAS_PATH", "ptxas", nvidia / "ptxas"),
