@@ -14,14 +14,11 @@ from pathlib import Path
 from precompiled.core import interruptions
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
-from precompiled.store import bases, trust, unfit
+from precompiled.store import bases, trees, trust, unfit
+from precompiled.store.last_use import mark_used
 from precompiled.store.packages import PackageStore
 from precompiled.store.reading import Artifact, StoreReader, reading
-from precompiled.store.trees import move_away, temporary_name
 from precompiled.store.writing import StoreWriter
-
-# Seconds between two updates of an artifact's last use: a loop of steps must not write metadata all the time.
-TOUCH_INTERVAL_S = 60.0
 
 
 class Store(StoreWriter):
@@ -129,14 +126,9 @@ class Store(StoreWriter):
             raise
 
     def touch(self, artifact: Artifact) -> None:
-        """Mark an artifact as used now, for eviction by least recent use. Best effort: the store may be read-only."""
+        """Mark an artifact as used now. An artifact of a base stays unchanged."""
         if self.is_own(artifact):
-            try:
-                # abs(), because the clock may have run ahead at the last use. The artifact would then never be evicted.
-                if abs(time.time() - artifact.path.stat().st_mtime) > TOUCH_INTERVAL_S:
-                    os.utime(artifact.path)
-            except OSError as error:
-                interruptions.pass_on(error)
+            mark_used(artifact.path)
 
     def all_artifacts(self) -> Iterator[Artifact]:
         """Every readable artifact, including the bases', in no order."""
@@ -170,12 +162,8 @@ class Store(StoreWriter):
     # ------------------------------------------------------------------ quarantine
 
     def quarantine(self, path: Path, reason: str) -> None:
-        """Move an artifact or failure record to the quarantine, for people to inspect. Best effort."""
-        target = self.quarantined / f"{path.name}.{temporary_name()}"
-        with suppress(OSError):
-            self.quarantined.mkdir(mode=0o700, exist_ok=True)
-            move_away(path, target)
-            (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
+        """Move an artifact or failure record to the quarantine. Best effort."""
+        trees.quarantine(path, self.quarantined, reason)
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
         """Exclude an artifact from lookups that turned out to be unusable in a read or load. The remote does not fetch

@@ -17,6 +17,7 @@ from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import package_format as fmt
 from precompiled.store import trust
 from precompiled.store.bases import OnProblem, is_there
+from precompiled.store.last_use import mark_used
 from precompiled.store.reading import reading
 from precompiled.store.trees import is_directory, temporary_name
 
@@ -189,13 +190,9 @@ class PackageStore(_Reader):
         return name
 
     def touch(self, entry: Entry) -> None:
-        """Mark an entry as used, at most once a minute. An entry of a base stays unchanged."""
-        if entry.root != self.root:
-            return
-        with suppress(OSError):
-            # abs(), because the clock may have run ahead at the last use. The entry would then never be evicted.
-            if abs(time.time() - entry.path.stat().st_mtime) > 60.0:
-                os.utime(entry.path)
+        """Mark an entry as used now. An entry of a base stays unchanged."""
+        if entry.root == self.root:
+            mark_used(entry.path)
 
     def entries(self) -> Iterator[Entry]:
         """Every readable entry, including the bases', in no order."""

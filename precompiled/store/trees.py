@@ -1,4 +1,4 @@
-"""Deletes files of a store: names for temporary files, removal and size of directory trees."""
+"""Deletes files of a store: names for temporary files, removal and size of directory trees, the quarantine."""
 
 from __future__ import annotations
 
@@ -69,3 +69,14 @@ def move_away(path: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         remove_tree(path)
+
+
+def quarantine(path: Path, folder: Path, reason: str) -> None:
+    """Move an unusable file or directory to ``folder``, for people to inspect, with the reason beside it. Best
+    effort.
+    """
+    target = folder / f"{path.name}.{temporary_name()}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        move_away(path, target)
+        (folder / f"{target.name}.reason").write_text(reason + "\n")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,8 +28,9 @@ from precompiled.core.json_text import parse_json
 from precompiled.store import trust
 from precompiled.store.artifact_format import canonical, check_key, digest, is_key
 from precompiled.store.bases import OnProblem, is_there
+from precompiled.store.last_use import mark_used
 from precompiled.store.reading import reading
-from precompiled.store.trees import temporary_name
+from precompiled.store.trees import quarantine, temporary_name
 
 FORMAT = 1
 KERNELS = "kernels"
@@ -145,9 +145,9 @@ class TritonKernels(_Reader):
             return self._of_bases(key)
         except CorruptArtifact as error:
             if error.code == CORRUPT:
-                self._quarantine(key, error)
+                quarantine(self.path(key), self.quarantined, str(error))
             raise
-        self._touch(key)
+        mark_used(self.path(key))
         return files
 
     def _of_bases(self, key: str) -> dict[str, bytes] | None:
@@ -226,17 +226,3 @@ class TritonKernels(_Reader):
                 with suppress(OSError):  # removed meanwhile
                     status = os.lstat(self.path(key))
                     yield status.st_mtime, status.st_size, self.path(key)
-
-    def _touch(self, key: str) -> None:
-        """Mark a kernel as used, at most once a minute."""
-        with suppress(OSError):
-            # abs(), because the clock may have run ahead at the last use. The kernel would then never be evicted.
-            if abs(time.time() - os.lstat(self.path(key)).st_mtime) > 60.0:
-                os.utime(self.path(key), follow_symlinks=False)
-
-    def _quarantine(self, key: str, error: CorruptArtifact) -> None:
-        target = self.quarantined / f"{self.path(key).name}.{temporary_name()}"
-        with suppress(OSError):
-            self.quarantined.mkdir(mode=0o700, exist_ok=True)
-            os.rename(self.path(key), target)
-            target.with_name(f"{target.name}.reason").write_text(f"{error}\n")

@@ -17,7 +17,8 @@ from support_store import KEY, LIBRARY, OTHER, failure, flip, payload, quarantin
 from precompiled.core.errors import CorruptArtifact, PrecompiledError, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, trust
-from precompiled.store.artifacts import TOUCH_INTERVAL_S, Store
+from precompiled.store.artifacts import Store
+from precompiled.store.last_use import TOUCH_INTERVAL_S
 
 # ---------------------------------------------------------------- lookup
 
