@@ -25,6 +25,7 @@ from precompiled.client.session import Session
 from precompiled.client.swap import State
 from precompiled.core import bypassing, config, interruptions
 from precompiled.core.errors import Bypass, NotServed, Refused, code_of
+from precompiled.core.spans import IN_PROCESS
 from precompiled.torch_internals.client import (
     compile_after_trace,
     dynamo_errors,
@@ -193,16 +194,15 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         raise dynamo_errors.unwrapped(NotServed(calls.report.name, code, message), cause) from cause
     # Compile outside the exception handlers, so that torch's exception does not have the error above as its context.
     calls.bypassed(code, message)
-    started = time.perf_counter()
     try:
-        compiled = in_process()
+        with calls.timed(IN_PROCESS):
+            compiled = in_process()
     except Exception:
         session.outcomes.note(calls.snapshot())  # otherwise `explain --run` would report that the run had no graph
         raise
     if calls.swap.state is State.FAILED:
         session.outcomes.note(calls.snapshot())
         return compiled
-    calls.spent("compile in process", time.perf_counter() - started)
     session.outcomes.compiled_here(calls)
     return compiled
 
@@ -236,7 +236,7 @@ def leave_to_torch(module: torch.fx.GraphModule, in_process: Callable[[], Any]) 
     session, calls = begun
     session.ledger.count_reason("bypassed", "switched-off")
     calls.bypassed("switched-off", "the program bypasses precompiled for this graph")
-    with direct_inductor_calls.ours():
+    with direct_inductor_calls.ours(), calls.timed(IN_PROCESS):
         compiled = in_process()
     session.outcomes.compiled_here(calls)
     return compiled
@@ -253,7 +253,13 @@ def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
     calls.bypassed(reason, "the program called Inductor directly, so precompiled did not see this compile")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)
-    return lambda: session.outcomes.compiled_here(calls)
+    started = time.perf_counter()
+
+    def done() -> None:
+        calls.spent(IN_PROCESS, time.perf_counter() - started)
+        session.outcomes.compiled_here(calls)
+
+    return done
 
 
 def _recorded(recorder: RecorderProtocol, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:

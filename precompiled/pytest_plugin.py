@@ -174,8 +174,8 @@ def format_report(totals: Totals) -> list[str]:
         by = ", ".join(f"{totals.ways[way]} {text}" for way, text in _SERVED.items() if totals.ways.get(way))
         lines[0] += f" ({by})"
     if number:
-        saved, waited = describe_saved(totals.saved_s), human_seconds(totals.waited_s)
-        lines.append(f"compiles saved: {saved}; waited for lookups, loads and compiles: {waited}")
+        saved = f"compiles saved: {describe_saved(totals.saved_s)}; " if totals.saved_s else ""
+        lines.append(f"{saved}waited for lookups, loads and compiles: {human_seconds(totals.waited_s)}")
     if totals.reasons:
         most = sorted(totals.reasons.items(), key=lambda item: (-item[1], item[0]))
         left = ", ".join(f"{code} {count}" for code, count in most)

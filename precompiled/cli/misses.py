@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompiled.cli.nearest import Kepts, named_sizes
+from precompiled.cli.outcomes import describe_way
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
@@ -20,7 +21,7 @@ from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, runs, spans_of, traces, waited_s, way
+from precompiled.store.run_records import Run, RunProcess, runs, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -146,7 +147,7 @@ def summary(settings: Settings, run: Run) -> Summary:
                     graph.get("key", ""),
                     causes,
                     [],
-                    became=_became(graph),
+                    became=describe_way(graph),
                     is_pending=became == "pending",
                     since=_since(kepts, graph) if became == "pending" and not process.is_alive else "",
                 )
@@ -179,16 +180,6 @@ def _add(miss: Miss, process: RunProcess, graph: dict[str, Any]) -> None:
     if graph.get("source") == "swap":
         miss.eager_s = max(miss.eager_s, graph.get("swapped_after_s", 0.0) - waited)
         miss.compile_s = max(miss.compile_s, graph.get("compile_s", 0.0))
-
-
-def _became(graph: Mapping[str, object]) -> str:
-    became, reason = way(graph), graph.get("reason", "")
-    if became == "compiled":
-        return ""
-    said = NOT_SERVED.get(became, "pending")
-    if became == "pending" and not reason and graph.get("message"):
-        return str(graph["message"])  # an interrupted wait
-    return f"{said} ({reason})" if reason else said
 
 
 def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> list[Cause]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,16 +11,16 @@ from typing import Any
 
 import click
 
-from precompiled.cli import checks_store, misses
+from precompiled.cli import checks_store, misses, outcomes
 from precompiled.cli.checks_daemon import existing_parent
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
-from precompiled.core.names import in_words, shorten_paths
+from precompiled.core.names import shorten_paths
 from precompiled.core.words import describe_saved, format_count, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.run_records import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, traces, way
+from precompiled.store.run_records import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, way
 
 MAX_SHOWN = 10
 
@@ -60,7 +59,8 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
     for run in runs(settings.cache_dir):
         for graph in (graph for process in run.processes for graph in process.graphs.values()):
             if graph.get("key", "").startswith(prefix.lower()):
-                said = "pending" if way(graph) == "pending" else _why(graph) or "it is no longer there"
+                why = outcomes.describe_reason(graph) or "it is no longer there"
+                said = "pending" if way(graph) == "pending" else why
                 return f"{graph.get('name', '')} of {run.processes[0].program} ({run.name}): {said}"
     return None
 
@@ -244,13 +244,7 @@ def _show(run: Run, summary: misses.Summary) -> None:
             click.echo(f"  {line}")
     if summary.edited:
         click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
-    click.echo()
-    pairs(
-        [
-            ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
-            ("compiles saved", describe_saved(sum(g.get("saved_s", 0) for g in graphs))),
-        ]
-    )
+    _show_seconds(graphs)
     for miss in summary.misses[:MAX_SHOWN]:
         _show_miss(miss, run)
     if len(summary.misses) > MAX_SHOWN:
@@ -258,29 +252,31 @@ def _show(run: Run, summary: misses.Summary) -> None:
     _show_traced(run)
 
 
+def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
+    looked = sum(graph.get("lookup_s", 0) + graph.get("load_s", 0) for graph in graphs)
+    saved = sum(graph.get("saved_s", 0) for graph in graphs)
+    rows = [("lookups and loads", human_seconds(looked))] if looked else []
+    rows += [("compiles saved", describe_saved(saved))] if saved else []
+    if rows:
+        click.echo()
+        pairs(rows)
+
+
 def _show_traced(run: Run) -> None:
     """Print the functions that were traced, without audited ones and without helpers of Python and torch."""
-    seconds = {name: spent for process in run.processes for name, spent in traces(process)}
-    graphs = {
-        graph.get("name", "").partition(" [")[0] for process in run.processes for graph in process.graphs.values()
-    }
-    rows, audited, helpers = [], set(), set()
-    for process in run.processes:
-        for number, item in enumerate(process.functions):
-            name = item["name"]
-            if item["state"] == "audited":
-                audited.add(name)
-            elif _is_library(name) and not any(name.endswith(f".{graph}") for graph in graphs):
-                helpers.add(name)
-            else:
-                why = _why_traced(process.functions[:number], item)
-                rows.append((name, human_seconds(seconds.get(name, 0.0)), item["state"], item["reason"], why))
+    found = [trace for process in run.processes for trace in outcomes.traced_functions(process)]
+    audited = {trace.name for trace in found if trace.state == outcomes.AUDITED}
+    found = [trace for trace in found if trace.state != outcomes.AUDITED]
     if audited:
         click.echo(f"\n{describe_audit(len(audited))}")
+    helpers = [trace for trace in found if trace.is_helper]
+    others = [trace for trace in found if not trace.is_helper]
+    rows = [(trace.name, human_seconds(trace.seconds), trace.state, trace.why) for trace in others]
     _show_table("functions that were traced", rows)
     if helpers:
-        spent = human_seconds(sum(seconds.get(name, 0.0) for name in helpers))
-        click.echo(f"  and {format_count(len(helpers), 'helper')} of Python and torch, {spent}: --json has them all")
+        spent = human_seconds(sum(trace.seconds for trace in helpers))
+        number = len({trace.name for trace in helpers})
+        click.echo(f"  and {format_count(number, 'helper')} of Python and torch, {spent}: --json has them all")
 
 
 def describe_audit(functions: int) -> str:
@@ -291,21 +287,6 @@ def describe_audit(functions: int) -> str:
     )
 
 
-def _is_library(name: str) -> bool:
-    """Whether a function belongs to Python or torch."""
-    return name.partition(".")[0] in {*sys.stdlib_module_names, "torch"} - {"__main__"}
-
-
-def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
-    """Explain why a function was traced. ``before``: the process's earlier traces."""
-    reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
-    why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
-    is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
-    if why or not is_first:
-        return shorten_paths(in_words(why))
-    return "no package for its present source: the function is new or edited"
-
-
 def _show_miss(miss: misses.Miss, run: Run) -> None:
     ranks = f"  {_ranks(dict.fromkeys(miss.ranks))}" if run.ranks > 1 else ""
     title = " ".join(filter(None, [miss.name, miss.key[:SHOWN_DIGITS], miss.became]))
@@ -313,7 +294,7 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     for cause in miss.causes:
         show_cause(cause, "  ")
     graphs = (graph for process in run.processes for graph in process.graphs.values())
-    said = next((_why(graph) for graph in graphs if graph.get("reason") and _is(graph, miss)), "")
+    said = next((outcomes.describe_reason(graph) for graph in graphs if graph.get("reason") and _is(graph, miss)), "")
     if said or miss.since:
         click.echo(f"  {said or miss.since}")
     elif not miss.causes:
@@ -322,10 +303,6 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
 
 def _is(graph: Mapping[str, object], miss: misses.Miss) -> bool:
     return (graph.get("key", ""), graph.get("name", "")) == (miss.key, miss.name)
-
-
-def _why(graph: dict[str, Any]) -> str:
-    return f"{graph['reason']}: {graph['message'].partition(chr(10))[0]}" if graph.get("reason") else ""
 
 
 def show_cause(cause: Cause, indent: str) -> None:

@@ -48,7 +48,7 @@ SECTIONS = {
 def stats_command(out: Output, settings: Settings, run: str | None, verbose: bool, timeout: float) -> int:
     """Count hits, misses and compiles of your programs.
 
-    The counts continue when the daemon restarts. If no daemon runs, shows the last counts.
+    The counts continue when the daemon restarts. Without a daemon, the command shows the last counts.
     """
     if run is not None:
         out.result(*runs.stats(settings, run))
@@ -58,10 +58,9 @@ def stats_command(out: Output, settings: Settings, run: str | None, verbose: boo
     try:
         reply = fields(ask_daemon(settings, wire.Stats(), timeout))
     except DaemonError as error:
-        saved = _saved(settings) if error.code == "no-daemon" else {}
-        if not saved:
+        if error.code != "no-daemon":
             raise
-        reply = fields(wire.StatsReply()) | saved
+        reply = fields(wire.StatsReply()) | _saved(settings)
     reply |= last_states(settings)
     out.result(reply, lambda: _show(reply, verbose))
     return 0
@@ -100,7 +99,7 @@ def _text(name: str, reply: dict[str, Any]) -> str:
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(value.items()))
         return f"{sum(value.values())}: {reasons}" if value else "0"
     if name == "saved_s":
-        return describe_saved(value)
+        return describe_saved(value) if value else "none"
     if name == "compile_s":
         mean = f" ({human_seconds(value / reply['compiled'])} each)" if reply["compiled"] else ""
         return human_seconds(value) + mean

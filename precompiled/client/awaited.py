@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,25 +75,6 @@ class Awaited:
     after: threading.Event | None = None  # submit the graph once this event is set
     background: bool = False  # the graph already runs compiled, in pieces, so no call waits for the artifact
     piece: PieceView | None = None  # set if the awaited graph is a piece of a graph that is awaited as well
-    waited_s: float = 0.0  # the sum of the program's finished waits
-    waits_since: float | None = None  # time.monotonic() at the start of the present wait
-
-    def waited(self) -> float:
-        """The seconds for which the program has waited for this graph."""
-        since = self.waits_since
-        return self.waited_s + (time.monotonic() - since if since is not None else 0.0)
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time in the block as a wait of the program. If several threads wait, the time counts once."""
-        if self.waits_since is not None:
-            yield
-            return
-        self.waits_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self.waited_s, self.waits_since = self.waited(), None
 
     @property
     def key(self) -> str:

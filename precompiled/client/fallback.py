@@ -9,6 +9,7 @@ from precompiled.client.awaited import Awaited, NotNow, SessionView
 from precompiled.client.swap import Event, Instruction
 from precompiled.core.errors import COMPILE_ERROR
 from precompiled.core.reasons import Outcome, outcome
+from precompiled.core.spans import IN_PROCESS
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 
@@ -72,7 +73,7 @@ def _compile(session: SessionView, item: Awaited) -> None:
         item.compiled_here = False
         compile_later(session, item)
         raise
-    item.calls.spent("compile in process", time.perf_counter() - started)
+    item.calls.spent(IN_PROCESS, time.perf_counter() - started)
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)

@@ -168,8 +168,8 @@ class GraphLookup:
             function = self.graph.eager()
         eager = self.graph.eager
         function = prove(self.session, self.calls, artifact, function, lambda: eager() if can_check(program) else None)
-        saved_s = self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
-        self.session.ledger.count(hits=1, saved_s=saved_s)
+        self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
+        self.session.ledger.count(hits=1, saved_s=self.calls.report.saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
             # A checkpoint may repeat an eager run of another graph of this function with this graph. Then this graph

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +44,7 @@ class GraphReport:
     load_s: float = 0.0
     swapped_after_s: float = 0.0  # from the cache miss to the swap
     compile_s: float = 0.0  # duration of the compile, in a worker
-    saved_s: float = 0.0  # the part of compile_s for which this process did not wait
+    saved_s: float = 0.0  # compile_s of a hit; a graph that a worker compiled after the miss saves nothing
     calls_eager: int = 0
     calls_compiled: int = 0
     spans: list[Span] = field(default_factory=list)
@@ -121,30 +123,34 @@ class GraphCalls:
         if len(self.report.spans) < MAX_SPANS:
             self.report.spans.append(span_until_now(what, seconds))
 
-    def loaded(
-        self, source: str, load_s: float, compile_s: float, swap: Swap | None = None, waited_s: float = 0.0
-    ) -> float:
-        """Record that an artifact serves this graph. Returns the seconds that the artifact saved.
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Record the time of the enclosed work for the graph, even if the work raises."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent(what, time.perf_counter() - started)
+
+    def loaded(self, source: str, load_s: float, compile_s: float, swap: Swap | None = None) -> None:
+        """Record that an artifact serves this graph.
 
         - ``source``: as in GraphReport
         - ``load_s``, ``compile_s``: seconds that the load and the worker's compile took
-        - ``waited_s``: seconds for which the program waited for the artifact
         - ``swap``: the state of a further variant, or None for the graph's own state
         """
-        saved_s = max(0.0, compile_s - waited_s)
         report = self.report
         report.load_s = load_s
         self.spent("load", load_s)
         # A variant does not change the graph's source. Its times are added
         report.source = report.source or source
         report.compile_s += compile_s
-        report.saved_s += saved_s
         if source == "swap":  # the swap has counted the calls before it
             (swap or self.swap).on(Event.LOADED)
         else:
+            report.saved_s += compile_s
             self.swap.on(Event.HIT)
             self.calls_before_flip = 0
-        return saved_s
 
     def bypassed(self, code: str, message: str) -> None:
         """Record that the graph is compiled in this process before its first call."""

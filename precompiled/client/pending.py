@@ -7,7 +7,6 @@ replaces one reference, so the next call runs compiled.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -75,9 +74,7 @@ class Pending:
         """Wait until no graph is awaited. Returns false after ``timeout_s`` seconds."""
         for item in list(self._dormant):
             self._take_up(item)
-        with contextlib.ExitStack() as stack, self._changed:
-            for item in self._awaited.values():
-                stack.enter_context(item.waiting())
+        with self._changed:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
     def await_artifact(self, item: Awaited) -> None:
@@ -119,14 +116,12 @@ class Pending:
         if not done.is_set():
             # If the process ends during this wait, its run record must list the graph.
             self._session.outcomes.note(item.calls.snapshot())
-        started = time.perf_counter()
         is_over = False
         try:
-            with item.waiting():
+            with item.calls.timed("wait"):
                 done.wait(self._session.settings.wait_s)
             is_over = True
         finally:
-            item.calls.spent("wait", time.perf_counter() - started)
             if not is_over and not done.is_set():  # Ctrl-C
                 report.message = "interrupted during the wait for the artifact"
                 self._session.outcomes.note(item.calls.snapshot())
@@ -166,7 +161,7 @@ class Pending:
         self._reset()
         self._dormant = awaited
         for item in awaited:
-            item.done, item.waits_since, item.compiling = threading.Event(), None, threading.RLock()
+            item.done, item.compiling = threading.Event(), threading.RLock()
             item.dispatch.before_next_call(functools.partial(self._take_up, item))
 
     def _take_up(self, item: Awaited) -> None:

@@ -98,18 +98,20 @@ class Progress:
         return f"{text}; the program waits for {'it' if pending == 1 else 'them'}"
 
     def _ends(self) -> str:
-        after = f"after {human_seconds(time.monotonic() - self._since)}"
+        lasted = human_seconds(time.monotonic() - self._since)
         in_pieces = [calls for calls in self._graphs if calls.swap.state is State.PENDING]
         compiled = [*in_pieces, *(calls for calls in self._graphs if calls.swap.state is State.COMPILED)]
         how = "compiled in pieces" if in_pieces else "compiled"
         if len(compiled) < len(self._graphs):
-            return f"{len(compiled)} of {format_count(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
+            number = f"{len(compiled)} of {format_count(len(self._graphs), 'graph')}"
+            return f"{number} compiled after {lasted}; {self._unserved()}"
         # If the program calls all graphs equally often, one call of each is a step.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
-        if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1:
-            return f"{how} {after}"
-        return f"{how} from step {max(flips) + 1} on, {after}"
+        if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1 or not max(flips):
+            return f"{how} after {lasted}"
+        # The program may make no further step, so the line does not announce one.
+        return f"{how} after step {max(flips)} ({lasted})"
 
     def _unserved(self) -> str:
         """Say how the unserved graphs run, and which command shows the reasons."""

@@ -37,8 +37,8 @@ def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exceptio
     guards = artifact.manifest.guards
     function = prove(session, item.calls, artifact, function, lambda: _eager_to_check(item))
     item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-    saved_s = item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap, item.waited())
-    session.ledger.count(swapped=1, saved_s=saved_s)
+    item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap)
+    session.ledger.count(swapped=1)
     session.loaded_from(artifact)
     return None
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 # A moment, and not an interval: a graph is called for the second time (client/ledger.py).
 SECOND_CALL = "second call"
+# What a process spends on a graph that no artifact serves.
+IN_PROCESS = "compile in process"
 
 
 class Span(NamedTuple):

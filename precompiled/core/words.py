@@ -61,4 +61,4 @@ def human_seconds(seconds: float) -> str:
 
 def describe_saved(seconds: float) -> str:
     """Saved compile seconds, with what they are compared with."""
-    return f"{human_seconds(seconds)} (compared with empty caches)" if seconds else "none"
+    return f"{human_seconds(seconds)} (compared with empty caches)"

@@ -47,7 +47,7 @@ STATS = (
     Row("untraced_frames", "frames that a package served without a trace", "untraced"),
     Row("traced_frames", "frames that Dynamo traced while packages were on", "traced"),
     Row("compile_seconds", "seconds that workers spent on compiles", "compile_s"),
-    Row("saved_seconds", "compile seconds for which clients did not wait", "saved_s"),
+    Row("saved_seconds", "compile seconds that cache hits saved", "saved_s"),
     Row("fallbacks", "graphs that a fallback left unserved, by reason", "fallbacks", "reason"),
     Row("bypassed", "graphs that were bypassed, by reason", "bypassed", "reason"),
     Row("not_served", "graphs whose calls raised NotServed, by reason", "not_served", "reason"),

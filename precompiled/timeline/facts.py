@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from precompiled.core.spans import SECOND_CALL, Span
+from precompiled.core.spans import IN_PROCESS, SECOND_CALL, Span
 from precompiled.store import job_phases, run_records
 from precompiled.store.job_phases import RecordedJob, RecordedWorker
 from precompiled.store.requests import RemoteRequest, requests
 from precompiled.store.run_records import RunProcess
 
 # GraphReport.spans uses these names (client/ledger.py).
-LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
+LOOKUP, SUBMIT, WAIT, LOAD = "lookup", "submit", "wait", "load"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]
 
 def swap_time(graph: Mapping[str, object]) -> float | None:
     """Return when a graph's compiled code was ready (its last load or compile in process), or None."""
-    if graph.get("state") not in ("compiled", "bypassed"):
+    if graph.get("state") not in ("compiled", "bypassed") or not graph.get("source"):  # the compile raised
         return None
     ends = [span.ended for span in run_records.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
     return max(ends, default=None)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
-from precompiled.core.names import in_words, shorten_paths
+from precompiled.cli import outcomes
+from precompiled.core.spans import IN_PROCESS
 from precompiled.core.words import format_count, format_list, human_seconds
-from precompiled.store.run_records import RunProcess, traces, way
+from precompiled.store.run_records import NOT_SERVED, RunProcess, spans_of, way
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Bar, Section, svg
 from precompiled.timeline.start import Start, by_name, queue_sections, start, worker_sections
 
 MAX_STARTS = 16
 MAX_TRACED = 8
+_FULL_CACHE = "plain, its cache full (at least)"
 _AXIS = "seconds since the start of the process; the vertical lines mark the end of the first step"
 _STYLE = """
 :root { --page: #fff; --text: #222; --soft: #666; --line: #ddd; --tile: #f5f6f8; --good: #1f7a45; --bar: #9db8d6 }
@@ -66,9 +69,11 @@ def _of(item: Start, facts: Facts) -> list[str]:
     name = process.program + (f", rank {process.rank}" if process.ranks > 1 else "")
     bars = [
         Bar("with precompiled", item.sections, item.first_step),
-        Bar("plain, empty caches", item.plain, item.plain_seconds),
-        Bar("plain, its cache full (at least)", item.warm, item.warm_seconds),
+        Bar(_empty_caches(item), item.plain, item.plain_seconds),
+        Bar(_FULL_CACHE, item.warm, item.warm_seconds),
     ]
+    if item.in_process:
+        bars.insert(1, Bar("compiled in this process", item.in_process))
     if queued := queue_sections(facts, item.began):
         bars.append(Bar("the daemon's queue", _within(queued, item.seconds)))
     for worker in facts.workers:
@@ -81,7 +86,9 @@ def _of(item: Start, facts: Facts) -> list[str]:
         f'<p class="soft">{escape(_said(item))}</p>',
         _table(("", "precompiled", "plain", ""), _sums(item)),
         "<h3>Its graphs</h3>",
-        _table(("graph", "key", "runs", "lookup", "load", "compile saved", "why"), _graphs(process)),
+        _table(
+            ("graph", "key", "runs", "lookup", "load", "compiled in process", "compile saved", "why"), _graphs(process)
+        ),
     ]
     if traced := _traced(process):
         parts += ["<h3>Functions that Dynamo traced</h3>", _table(("function", "seconds", "why"), traced)]
@@ -93,11 +100,20 @@ def _headline(item: Start) -> str:
     if item.first_step is None:
         return _final_code(item)
     ours, plain = item.first_step, item.plain_seconds
+    if item.is_partial:
+        return (
+            f"The first step ended after {ours:.1f} s. With plain torch.compile and empty caches, it takes at least "
+            f"{plain:.1f} s"
+        )
     how = "earlier" if plain >= ours else "later"
     return (
         f"The first step ended after {ours:.1f} s, <b>{abs(plain - ours):.1f} s {how}</b> than with plain "
         f"torch.compile and empty caches ({plain:.1f} s)"
     )
+
+
+def _empty_caches(item: Start) -> str:
+    return "plain, empty caches" + (" (at least)" if item.is_partial else "")
 
 
 def _final_code(item: Start) -> str:
@@ -111,8 +127,8 @@ def _tiles(item: Start) -> str:
     waited = by_name(item.sections)
     tiles = [
         ("first step ended", item.first_step),
-        ("plain, empty caches", item.plain_seconds),
-        ("plain, its cache full (at least)", item.warm_seconds),
+        (_empty_caches(item), item.plain_seconds),
+        (_FULL_CACHE, item.warm_seconds),
         ("tracing", waited["Dynamo: tracing and guards"]),
         ("waiting for compiles", waited["waiting for the artifact"]),
     ]
@@ -165,22 +181,28 @@ def _graphs(process: RunProcess) -> list[tuple[str, ...]]:
         (
             graph.get("name", ""),
             graph.get("key", "")[:12],
-            graph.get("source") or way(graph),
+            _runs(graph),
             _seconds(graph.get("lookup_s", 0.0)),
             _seconds(graph.get("load_s", 0.0)),
+            _seconds(sum(span.seconds for span in spans_of(graph) if span.what == IN_PROCESS)),
             _seconds(graph.get("saved_s", 0.0)),
-            graph.get("reason", ""),
+            outcomes.describe_reason(graph),
         )
         for graph in process.graphs.values()
     ]
 
 
+def _runs(graph: Mapping[str, Any]) -> str:
+    """How a graph runs: the source of its artifact, or the word for a graph without one."""
+    found = way(graph)
+    return str(graph["source"]) if found == "compiled" else NOT_SERVED.get(found, found)
+
+
 def _traced(process: RunProcess) -> list[tuple[str, ...]]:
-    """The functions whose traces took longest, with the first reason."""
-    reasons = {item["name"]: "; ".join(item["reasons"][:1]) or item["message"] for item in process.functions}
-    longest = sorted(traces(process), key=lambda trace: -trace[1])[:MAX_TRACED]
-    why = {name: shorten_paths(in_words(reason.partition("\n")[0])) for name, reason in reasons.items()}
-    return [(name, _seconds(seconds), why.get(name) or "new, or its source changed") for name, seconds in longest]
+    """The longest traces, with the reasons that `explain` gives."""
+    found = [trace for trace in outcomes.traced_functions(process) if not trace.is_helper]
+    longest = sorted(found, key=lambda trace: -trace.seconds)[:MAX_TRACED]
+    return [(trace.name, _seconds(trace.seconds), trace.why) for trace in longest]
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

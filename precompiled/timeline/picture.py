@@ -23,6 +23,7 @@ COLOURS = {
     "waiting for the artifact": "#d4e8f8",
     "load of the artifact": "#2f7fc1",
     "AOTAutograd and Inductor, or their cache": "#d1495b",
+    "compiled in process": "#d1495b",
     "Inductor, backward": "#e58b97",
     "the rest of the backend": "#a33a48",
     "the step": "#2e9e5b",
@@ -108,10 +109,10 @@ def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
             x, width = LEFT + at * scale, seconds * scale
             parts.append(
                 f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{BAR}" '
-                f'fill="{COLOURS.get(name, OTHER)}"><title>{escape(name)}: {seconds:.3f} s</title></rect>'
+                f'fill="{_colour(name)}"><title>{escape(name)}: {seconds:.3f} s</title></rect>'
             )
             if label := _label(name, seconds, width):
-                colour = "#ffffff" if _is_dark(COLOURS.get(name, OTHER)) else "#222222"
+                colour = "#ffffff" if _is_dark(_colour(name)) else "#222222"
                 parts.append(
                     f'<text x="{x + width / 2:.1f}" y="{y + 17:.1f}" text-anchor="middle" font-size="11" '
                     f'fill="{colour}" pointer-events="none">{escape(label)}</text>'
@@ -125,7 +126,7 @@ def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
     parts.append(f'<text x="{WIDTH / 2}" y="{foot + 32}" text-anchor="middle" class="soft">{escape(axis)}</text>')
     for number, name in enumerate(names):
         x, y = 20 + (number % COLUMNS) * (WIDTH - 40) / COLUMNS, foot + 52 + (number // COLUMNS) * LEGEND_ROW
-        parts.append(f'<rect x="{x:.1f}" y="{y - 10}" width="10" height="10" fill="{COLOURS.get(name, OTHER)}"/>')
+        parts.append(f'<rect x="{x:.1f}" y="{y - 10}" width="10" height="10" fill="{_colour(name)}"/>')
         parts.append(f'<text x="{x + 15:.1f}" y="{y - 1}" font-size="11" class="text">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
@@ -133,8 +134,14 @@ def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
 def _label(name: str, seconds: float, width: float) -> str:
     """The text inside a section, if the section is wide enough: its name and seconds, or only its seconds."""
     number = f"{seconds:.1f} s"
-    texts = (f"{SHORT.get(name, name)} {number}", number)
+    short = SHORT.get(name, name.removeprefix("compiled in process: "))
+    texts = (f"{short} {number}", number)
     return next((text for text in texts if len(text) * CHARACTER < width - 6), "")
+
+
+def _colour(name: str) -> str:
+    """A section's colour. All reasons for a compile in process share one."""
+    return COLOURS.get(name) or COLOURS.get(name.partition(":")[0], OTHER)
 
 
 def _is_dark(colour: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from precompiled.core.spans import Span
+from precompiled.core.spans import IN_PROCESS, Span
 from precompiled.store import run_records
 from precompiled.store.job_phases import RecordedWorker
 from precompiled.store.run_records import RunProcess
@@ -28,7 +28,7 @@ _NAMES = {
     known.SUBMIT: "sending the graph",
     known.WAIT: "waiting for the artifact",
     known.LOAD: "load of the artifact",
-    known.IN_PROCESS: "AOTAutograd and Inductor, or their cache",
+    IN_PROCESS: "AOTAutograd and Inductor, or their cache",
 }
 _BEFORE = ("Python, and the hook", "import torch", "the program")
 _TRACE, _COMPILE, _STEP = "Dynamo: tracing and guards", "AOTAutograd and Inductor, or their cache", "the step"
@@ -45,6 +45,7 @@ class Start:
       compile.
     - ``warm``: the same with torch's own cache full, as a lower limit: torch's cache loads graphs as fast as this
       process.
+    - ``in_process``: the compiles in this process, by their reasons
     - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
       time of their traces.
     - ``uncounted``: the number of graphs whose compile time is unknown.
@@ -56,12 +57,18 @@ class Start:
     first_step: float | None
     plain: list[Section]
     warm: list[Section]
+    in_process: list[Section]
     untraced: int
     uncounted: int
 
     @property
     def seconds(self) -> float:
         return _end(self.sections)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether ``plain`` lacks traces or compiles whose time is unknown."""
+        return bool(self.untraced or self.uncounted)
 
     @property
     def plain_seconds(self) -> float:
@@ -95,7 +102,12 @@ def start(process: RunProcess, facts: Facts) -> Start:
     ]
     sections = [*_before(process, began, first)]
     sections += [(name, at - began, seconds) for name, at, seconds in _covered(mine, first, end, eager)]
-    found = Start(process, began, sections, first_step and first_step - began, [], [], 0, 0)
+    in_process = [
+        (f"compiled in process: {graph.get('reason') or 'no reason'}", span.began - began, span.seconds)
+        for graph, span in known.graph_spans(process)
+        if span.what == IN_PROCESS
+    ]
+    found = Start(process, began, sections, first_step and first_step - began, [], [], in_process, 0, 0)
     return _with_plain(found, facts)
 
 

@@ -132,8 +132,13 @@ def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
     assert "precompiled daemon start" in precompiled(environment, "status").stdout
 
     stats = precompiled(environment, "cache", "stats", "--json")
-    assert stats.returncode == 1 and json.loads(stats.stdout)["error"]["code"] == "no-daemon"
-    assert "precompiled daemon start" in stats.stderr
+    assert stats.returncode == 0 and json.loads(stats.stdout)["hits"] == 0
+    assert precompiled(environment, "cache", "stats").stdout.startswith("Nothing is counted yet.")
+    assert not Path(environment["PRECOMPILED_RUNTIME_DIR"]).exists()
+
+    cancel = precompiled(environment, "daemon", "cancel", "abcd", "--json")
+    assert cancel.returncode == 1 and json.loads(cancel.stdout)["error"]["code"] == "no-daemon"
+    assert "precompiled daemon start" in cancel.stderr
 
     stop = precompiled(environment, "daemon", "stop", "--json")
     assert stop.returncode == 0 and json.loads(stop.stdout) == {"stopped": False, "pid": None, "helper_pid": None}

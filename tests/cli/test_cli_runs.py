@@ -137,7 +137,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.integration
-def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> None:
+def test_a_run_of_misses_claims_no_saved_compile(served: Host) -> None:
     (file := served.root / "waited.py").write_text(WAITS.replace("x * 3.0", "x * 4.0"))
     for source in ("swap", "hit"):
         served.program(str(file), env={"PRECOMPILED_MODE": "wait"}).ended()
@@ -145,7 +145,9 @@ def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> Non
         (graph,) = run.processes[0].graphs.values()
         assert graph["source"] == source and graph["compile_s"] > 0.0
         waited = sum(span.seconds for span in run_records.spans_of(graph) if span.what == "wait")
-        assert (waited > 0.0) == (source == "swap") == (graph.get("saved_s", 0.0) < graph["compile_s"])
+        assert (waited > 0.0) == (source == "swap")
+        assert graph.get("saved_s", 0.0) == (0.0 if source == "swap" else graph["compile_s"])
+        assert ("compiles saved" in served.command("explain")) == (source == "hit")
 
 
 @pytest.mark.fault("program")

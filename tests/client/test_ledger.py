@@ -63,15 +63,15 @@ def test_reports_come_in_the_order_of_capture() -> None:
     assert [report.id for report in ledger.reports()] == ["0", "1", "2", "3", "4"]
 
 
-def test_time_waited_is_not_counted_as_saved() -> None:
-    calls = GraphCalls(GraphReport(id="1", name="f"))
-    saved = []
-    for waited_s in (0.0, 4.0, 12.0):
+def test_only_hits_save_their_compile() -> None:
+    swapped, hit = (GraphCalls(GraphReport(id="1", name="f")) for _ in range(2))
+    for _ in range(2):
         (swap := Swap()).on(Event.MISS)
         swap.on(Event.PUBLISHED)
-        saved.append(calls.loaded("swap", 0.1, 10.0, swap, waited_s))
-    assert saved == [10.0, 6.0, 0.0]
-    assert (calls.report.compile_s, calls.report.saved_s) == (30.0, 16.0)
+        swapped.loaded("swap", 0.1, 10.0, swap)
+    hit.loaded("hit", 0.1, 10.0)
+    assert (swapped.report.compile_s, swapped.report.saved_s) == (20.0, 0.0)
+    assert (hit.report.compile_s, hit.report.saved_s) == (10.0, 10.0)
 
 
 def test_counts_are_reported_once() -> None:

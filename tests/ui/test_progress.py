@@ -54,7 +54,7 @@ print("@done", flush=True)
 """
 
 
-def test_first_run_announces_eager_and_the_first_compiled_step(host: Host) -> None:
+def test_first_run_announces_eager_steps_and_the_compile(host: Host) -> None:
     """This run also starts the daemon and its worker, so the graph stays pending for a measurable time."""
     file = host.root / "train.py"
     file.write_text(PROGRAM.format(factor=2))
@@ -63,7 +63,7 @@ def test_first_run_announces_eager_and_the_first_compiled_step(host: Host) -> No
         lines = terminal.written.replace("\r", "").splitlines()
     ours = [line for line in lines if line.startswith("precompiled: ")]
     assert ours[0] == "precompiled: 1 graph compiles in the background; running eager"
-    assert re.fullmatch(r"precompiled: compiled from step 3 on, after \d+\.\d s|.* after \d min", ours[1])
+    assert re.fullmatch(r"precompiled: compiled after step 2 \(\d+(\.\d s| min)\)", ours[1])
     assert len(ours) == 2 and lines[-1] == "@done"
 
     with on_terminal([sys.executable, str(file)], host.environment(), host.root) as terminal:
@@ -145,7 +145,7 @@ def test_several_graphs_are_announced_once(terminal: Pty) -> None:
         swapped(item)
     progress.look([])
     (line,) = terminal.said()
-    assert line.startswith("precompiled: compiled from step 41 on, after 1.")
+    assert line.startswith("precompiled: compiled after step 40 (1.")
     progress.look([pending()])
     progress.look([])
     assert terminal.said() == []
@@ -162,7 +162,7 @@ def test_graph_in_pieces_is_announced_before_its_whole(terminal: Pty) -> None:
     swapped(first)
     progress.look([])
     progress.ended(0, lambda: True)
-    ends = "precompiled: compiled in pieces from step 41 on, after "
+    ends = "precompiled: compiled in pieces after step 40 ("
     assert [line[: len(ends)] for line in terminal.said()[1:]] == [ends]
 
 

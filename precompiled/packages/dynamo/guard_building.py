@@ -107,7 +107,8 @@ class Rebuilder:
 
 def _why(manager: Any, local: Mapping[str, object]) -> str:
     try:
-        return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
+        failed = manager.check_verbose(local).verbose_code_parts[:1]
+        return "".join(part.partition("  # ")[0].strip() for part in failed)  # torch adds source lines and remarks
     except Exception as error:  # noqa: BLE001 - only for a message
         interruptions.pass_on(error)
         return type(error).__name__

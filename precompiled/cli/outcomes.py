@@ -1,0 +1,75 @@
+"""Says how graphs ran and why functions were traced, in the same words for `explain`, `status` and `timeline`."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from precompiled.core.names import in_words, shorten_paths
+from precompiled.store.run_records import NOT_SERVED, RunProcess, traces, way
+
+AUDITED = "audited"
+
+
+def describe_reason(graph: Mapping[str, Any]) -> str:
+    """Why a graph was not served: ``freezing: the weights are on a GPU``. "" without a reason."""
+    return f"{graph['reason']}: {graph['message'].partition(chr(10))[0]}" if graph.get("reason") else ""
+
+
+def describe_way(graph: Mapping[str, Any]) -> str:
+    """How a graph without an artifact runs: ``compiled in process (freezing)``. "" if it runs daemon-compiled code."""
+    became, reason = way(graph), graph.get("reason", "")
+    if became == "compiled":
+        return ""
+    said = NOT_SERVED.get(became, "pending")
+    if became == "pending" and not reason and graph.get("message"):
+        return str(graph["message"])  # an interrupted wait
+    return f"{said} ({reason})" if reason else said
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One trace of a function by Dynamo. ``state``: as in packages/function_report.py. "" if packages were off."""
+
+    name: str
+    seconds: float
+    state: str
+    why: str
+    is_helper: bool  # a function of Python or torch without a graph of its own
+
+
+def traced_functions(process: RunProcess) -> list[Traced]:
+    """The traces of a process, in the order of its reports. Traces without a report come last."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for name, spent in traces(process):
+        seconds[name].append(spent)
+    graphs = {graph.get("name", "").partition(" [")[0] for graph in process.graphs.values()}
+    found = []
+    for number, item in enumerate(process.functions):
+        name = item["name"]
+        spent = seconds[name].pop(0) if seconds[name] else 0.0
+        why = _why(process.functions[:number], item)
+        found.append(Traced(name, spent, item["state"], why, _is_helper(name, graphs)))
+    return found + [
+        Traced(name, spent, "", "", _is_helper(name, graphs)) for name, left in seconds.items() for spent in left
+    ]
+
+
+def _is_helper(name: str, graphs: set[str]) -> bool:
+    is_library = name.partition(".")[0] in {*sys.stdlib_module_names, "torch"} - {"__main__"}
+    return is_library and not any(name.endswith(f".{graph}") for graph in graphs)
+
+
+def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
+    """Explain why a function was traced. ``before``: the process's earlier traces."""
+    reasons = item["reasons"] if item["state"] != AUDITED else ()  # an audit's reasons are about other entries
+    first_line = str("; ".join(dict.fromkeys(reasons)) or item["message"]).partition("\n")[0]
+    if item["reason"] and not first_line.startswith(f"{item['reason']}:"):
+        first_line = f"{item['reason']}: {first_line}"
+    is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
+    if first_line or not is_first:
+        return shorten_paths(in_words(first_line))
+    return "no package for its present source: the function is new or edited"

@@ -1,0 +1,109 @@
+"""Tests of the timeline's page for graphs that no artifact serves, and for functions that were traced."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support_host import Host
+from support_traces import slices
+
+from precompiled.cli import outcomes
+from precompiled.core.spans import IN_PROCESS, Span
+from precompiled.store import run_records
+from precompiled.timeline.facts import Facts
+from precompiled.timeline.page import page
+from precompiled.timeline.start import start
+
+PROGRAM = """\
+import torch
+import precompiled
+
+def f(x):
+    return (x * 2.0).relu() + 1
+
+def g(x):
+    return (x - 3.0).tanh()
+
+def h(x):
+    return (x / 5.0).sigmoid()
+
+x = torch.ones(8, 16)
+compiled = [
+    torch.compile(f, options={"post_grad_custom_post_pass": lambda graph: None}),
+    precompiled.bypass(torch.compile(g)),
+]
+for _ in range(3):
+    for one in compiled:
+        one(x)
+graph = torch.fx.symbolic_trace(h)
+torch._inductor.compile(graph, [x])(x)
+"""
+REASONS = ("custom-pass", "switched-off", "direct-call")
+
+
+@pytest.mark.slow
+def test_graphs_compiled_in_process_have_bars_with_their_reasons(host: Host) -> None:
+    file = host.project(train=PROGRAM) / "train.py"
+    written = host.root / "t.html"
+    host.program(
+        "-m", "precompiled", "timeline", "-o", str(written), "--", sys.executable, str(file), forked=False
+    ).ended()
+    text = html.unescape(written.read_text())
+    for reason in REASONS:
+        (seconds,) = re.findall(rf"<title>compiled in process: {reason}: ([\d.]+) s</title>", text)
+        assert float(seconds) > 0
+        assert re.search(rf"<td>compiled in process</td>.*<td>{reason}: .+?</td>", text)
+    spans = slices(json.loads(written.with_suffix(".json").read_text()), IN_PROCESS)
+    assert sorted(span["args"]["reason"] for span in spans) == sorted(REASONS)
+    # `explain` gives the same reasons for graphs and functions.
+    said = host.command("explain")
+    for shown in re.findall(r"<td>((?:custom-pass|switched-off|direct-call): [^<]*)</td>", text):
+        assert shown in said
+
+
+def process(graph: dict[str, object]) -> run_records.RunProcess:
+    spans = [("f", Span("trace", 10.0, 2.0, 7))]
+    found = run_records.RunProcess(0, 1, 7, "", "a.py", [], "", "", 10.0, {"1": {"id": "1", "at": 1.0, **graph}})
+    found.ended, found.frames, found.second_calls = 60.0, spans, [13.0]
+    return found
+
+
+def test_a_start_with_an_unknown_compile_time_claims_no_gain() -> None:
+    pending = process({"name": "f", "state": "pending", "spans": [["submit", 11.0, 0.5, 7]]})
+    text = page(Facts(0.0, 60.0, [pending], [], {}), ["python", "a.py"], 60.0, "t.json")
+    assert "With plain torch.compile and empty caches, it takes at least 1.5 s" in text
+    assert not re.search(r"s (earlier|later)</b>", text)
+    assert text.count("plain, empty caches (at least)") == 2, "in the picture and in a tile"
+
+
+def test_a_compile_that_raised_has_a_bar_and_no_compiled_code() -> None:
+    raised = process({"name": "f", "state": "bypassed", "reason": "no-compiler", "message": "", "spans": []})
+    raised.graphs["1"]["spans"] = [[IN_PROCESS, 10.5, 1.0, 7]]
+    facts = Facts(0.0, 60.0, [raised], [], {})
+    assert start(raised, facts).in_process == [("compiled in process: no-compiler", 0.5, 1.0)]
+    assert "compiled in process: no-compiler" in page(facts, ["a"], 1.0, "t.json")
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (("recorded", "", "", []), "no package for its present source: the function is new or edited"),
+        (("recorded", "", "", ["L['n']: 2 here, 3 when it was traced"]), "n: 2 here, 3 when it was traced"),
+        (("traced", "package-graph", "a graph is for this process", []), "package-graph: a graph is for this process"),
+        (("traced", "custom-op", "it", ["custom-op: it"]), "custom-op: it"),
+    ],
+)
+def test_timeline_and_explain_give_one_reason_for_a_trace(
+    report: tuple[str, str, str, list[str]], why: str, tmp_path: Path
+) -> None:
+    found = process({"name": "f", "state": "compiled", "source": "hit"})
+    state, reason, message, reasons = report
+    found.functions = [vars(SimpleNamespace(name="f", state=state, reason=reason, message=message, reasons=reasons))]
+    assert [(trace.name, trace.seconds, trace.why) for trace in outcomes.traced_functions(found)] == [("f", 2.0, why)]
+    assert f"<td>{html.escape(why)}</td>" in page(Facts(0.0, 60.0, [found], [], {}), ["a"], 1.0, "t.json")
