@@ -125,8 +125,12 @@ class RemoteProtocol(Protocol):
     def put_kernel(self, root: Path, key: str) -> None:
         """Let the helper copy a Triton kernel to the remote."""
 
-    def fetch_kernel(self, root: Path, key: str, wait_s: float) -> bool:
-        """Let the helper fetch a Triton kernel. Returns whether the kernel is in the store after ``wait_s`` seconds."""
+    def fetch_kernel(self, root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
+        """Let the helper fetch a Triton kernel. Returns whether the kernel is in the store.
+
+        Returns false if the helper does not answer for ``wait_s`` seconds. ``compiles``: this process has the turn to
+        compile the kernel, so it waits while another host compiles the kernel.
+        """
 
     def withdraw(self, root: Path, key: str, label: str) -> None:
         """Let the helper remove a variant of an artifact, which this host has refused, from the remote."""

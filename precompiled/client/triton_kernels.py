@@ -107,7 +107,7 @@ class KernelLookup:
         turn = None
         if files is None and in_turn and (turn := self._take_turn(key)) is None:
             files = self._read(key)  # the process with the turn may have compiled it
-        if files is None and (turn is not None or not in_turn) and self._is_fetched(key):
+        if files is None and (turn is not None or not in_turn) and self._is_fetched(key, compiles=in_turn):
             files = self._read(key)
         if files is not None and turn is not None:
             turn.end()
@@ -169,13 +169,13 @@ class KernelLookup:
             self._turns[key] = turn
         return turn
 
-    def _is_fetched(self, key: str) -> bool:
+    def _is_fetched(self, key: str, *, compiles: bool) -> bool:
         """Let the helper fetch a kernel from the remote, if there is time left."""
         remote = parts.REMOTE.get()
         if self._left_s <= 0 or remote is None:
             return False
         began = time.monotonic()
-        found = remote.fetch_kernel(self._settings.cache_dir, key, self._left_s)
+        found = remote.fetch_kernel(self._settings.cache_dir, key, self._left_s, compiles=compiles)
         if not found:
             self._left_s -= time.monotonic() - began
         return found

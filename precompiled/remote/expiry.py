@@ -58,7 +58,8 @@ def time_there(bucket: Bucket) -> float:
 
 
 def _is_lease(path: str) -> bool:
-    return path.startswith(f"{form.FOLDERS[form.ARTIFACT]}/") and is_lease(path.rpartition("/")[2])
+    folders = (f"{form.FOLDERS[kind]}/" for kind in (form.ARTIFACT, form.KERNEL))
+    return path.startswith(tuple(folders)) and is_lease(path.rpartition("/")[2])
 
 
 def _is_passing(path: str) -> bool:

@@ -33,6 +33,7 @@ from precompiled.remote import helper_link, starting, transfer
 from precompiled.remote.claims import Claims
 from precompiled.remote.evicting import Evicting
 from precompiled.remote.job_turns import JobTurns, send_answer
+from precompiled.remote.kernel_leases import KernelLeases
 from precompiled.remote.opened_remote import OpenedRemote
 from precompiled.remote.program_fetches import ProgramFetches
 from precompiled.remote.puts import Puts
@@ -72,6 +73,7 @@ class Helper:
         wanted = bool(options.remote) and not options.no_put
         self._puts = Puts(self._remote, self._claims, self._tell, wanted=wanted)
         self._fetches = ProgramFetches(self._remote, self._wait_s, self._tell)
+        self._kernels = KernelLeases(self._remote, self._puts, options.store, self._wait_s, self._tell, may_hold=wanted)
         self._turns = JobTurns(self._remote, self._claims, self._puts, self._tell)
         self._lock = threading.Lock()
         store = Store(options.store, options.base)
@@ -156,6 +158,8 @@ class Helper:
         match question:
             case {"do": "ahead", "program": str(program)} if fmt.is_key(program):
                 yield from self._fetches.fetch(program)
+            case {"do": "kernel", "key": str(key), "compiles": bool(compiles)} if fmt.is_key(key):
+                yield from self._kernels.answers(key, compiles=compiles)
             case _:
                 yield self._answer(question)
 
@@ -171,8 +175,6 @@ class Helper:
                 self._puts.add(question)
             case {"do": "put-kernel", "key": str(key)} if fmt.is_key(key):
                 self._puts.add(question)
-            case {"do": "kernel", "key": str(key)} if fmt.is_key(key):
-                return {"found": self._fetches.fetch_kernel(key)}
             case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if all(
                 map(fmt.is_key, [program, *keys, *question.get("kernels", ())])
             ) and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries):

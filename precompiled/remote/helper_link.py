@@ -15,7 +15,9 @@
               {"do": "put", "key", "slot"}    (on a separate connection) the same, without a lease
               {"do": "put-entry", "function", "name"}      the same
               {"do": "put-kernel", "key"}     the same, for a Triton kernel
-              {"do": "kernel", "key"}         helper -> {"found"}, once it has looked for a Triton kernel in the remote
+              {"do": "kernel", "key", "compiles"}          helper -> {"found"}, once it has looked for a Triton kernel
+                                              in the remote. If the peer has the turn to compile it, the helper takes
+                                              the lease, or sends {} repeatedly while another host has it
               {"do": "withdraw", "key", "label"}           helper -> {}; then it removes an artifact's objects
               {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"} once the program's last objects
                                               are in the store; or {"problem", "action", "code"} if the remote cannot
@@ -276,11 +278,15 @@ def put_kernel(root: Path, key: str) -> None:
     ask(root, {"do": "put-kernel", "key": key}, wait_s=GREETING_S)
 
 
-def fetch_kernel(root: Path, key: str, wait_s: float) -> bool:
-    """Whether the helper finds a Triton kernel in the remote, and publishes it in the store, within ``wait_s``
-    seconds.
+def fetch_kernel(root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
+    """Whether the helper finds a Triton kernel in the remote, and publishes it in the store.
+
+    ``compiles``: this process has the kernel's turn (store/kernel_turns.py). Then this function waits while another
+    host compiles the kernel. It returns false if the helper sends no answer for ``wait_s`` seconds.
     """
-    return bool((ask(root, {"do": "kernel", "key": key}, wait_s=wait_s) or {}).get("found"))
+    question = {"do": "kernel", "key": key, "compiles": compiles}
+    found = (answer["found"] for answer in answers(root, question, wait_s=wait_s) if "found" in answer)
+    return bool(next(found, False))
 
 
 def withdraw(root: Path, key: str, label: str) -> None:

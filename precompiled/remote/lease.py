@@ -1,10 +1,11 @@
 """Takes and watches leases on keys (decision 0048).
 
-If several hosts lack a key's artifact, one host takes the lease and compiles. The other hosts wait for the artifact.
+If several hosts lack a key's artifact or Triton kernel, one host takes the lease and compiles. The other hosts wait for
+the object.
 
 ::
 
-    artifacts/<key>/lease-<by>-<fence>     beside the key's objects, so one listing shows both
+    <artifacts or kernels>/<key>/lease-<by>-<fence>     beside the key's objects, so one listing shows both
 
 - ``by`` is the id of the holder's key. Hosts that trust this key wait.
 - ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists. So a lease has one holder.
@@ -14,7 +15,7 @@ If several hosts lack a key's artifact, one host takes the lease and compiles. T
 - A holder that finds a higher fence stops. If the holder puts an artifact nevertheless, the remote has one more object
   for the same variant. This is harmless.
 - A lease is *empty* if its holder could not compile. Every host then compiles the key itself. When a host with the same
-  signer puts the artifact, it removes the lease.
+  signer puts the object, it removes the lease.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from contextlib import suppress
 from enum import Enum
 
 from precompiled.remote import envelope as form
-from precompiled.remote.envelope import ARTIFACT, Object
+from precompiled.remote.envelope import ARTIFACT, KERNEL, Object
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 
@@ -50,17 +51,17 @@ def is_lease(name: str) -> bool:
     return _LEASE.fullmatch(name) is not None
 
 
-def remove_given_up(there: Transfer, key: str) -> None:
-    """Remove the empty leases of this host's signer, because the artifact is in the remote. Raises RemoteError."""
-    folder = f"{form.FOLDERS[ARTIFACT]}/{key}"
+def remove_given_up(there: Transfer, key: str, kind: str = ARTIFACT) -> None:
+    """Remove the empty leases of this host's signer, because the object is in the remote. Raises RemoteError."""
+    folder = f"{form.FOLDERS[kind]}/{key}"
     for name, size in there.bucket.listed(folder).items():
         if size == 0 and (found := _LEASE.fullmatch(name)) and found[1] == there.trust.by:
             there.bucket.remove(f"{folder}/{name}")
 
 
 class Claim:
-    """One host's claim to one key. Call ``look`` until its result is not THEIRS. If the result is MINE, call ``beat``,
-    and finally ``end`` or ``give_up``.
+    """One host's claim to one key of an artifact or Triton kernel (``kind``). Call ``look`` until its result is not
+    THEIRS. If the result is MINE, call ``beat``, and finally ``end`` or ``give_up``.
 
     All methods raise RemoteError. ``look`` also raises StoreError.
     """
@@ -70,11 +71,13 @@ class Claim:
         there: Transfer,
         key: str,
         *,
+        kind: str = ARTIFACT,
         ttl_s: float = TTL_S,
         may_hold: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._there, self._key, self._clock = there, key, clock
+        self._there, self._key, self._kind, self._clock = there, key, kind, clock
+        self._folder = f"{form.FOLDERS[kind]}/{key}"
         self._may_hold = may_hold and bool(there.trust.by)
         self.ttl_s, self.beat_s = ttl_s, ttl_s / BEATS
         self.fence = 0  # the fence of the lease that this host holds; 0 if it holds none
@@ -86,7 +89,7 @@ class Claim:
     def look(self) -> Found:
         """Fetch the key's objects from the remote. If there are none and no other host holds the lease, take it."""
         objects, leases = self._listed()
-        if self._there.fetch(self._key, objects):
+        if self._fetch(objects):
             return Found.HERE
         mine, given_up = leases.get(self._there.trust.by, (0, 1))[0], False
         for by, (fence, size) in leases.items():
@@ -101,9 +104,9 @@ class Claim:
         if not self._there.bucket.create(self._path(mine + 1), holder):
             return Found.THEIRS  # another host created the lease first
         self.fence, self._size = mine + 1, len(holder)
-        # Since the listing, another host may have put an artifact and removed its lease.
+        # Since the listing, another host may have put an object and removed its lease.
         try:
-            is_here = self._there.fetch(self._key)
+            is_here = self._fetch()
         except Exception:
             with suppress(RemoteError):  # if the removal fails, other hosts wait until this lease expires
                 self.end()
@@ -113,6 +116,11 @@ class Claim:
             return Found.HERE
         self._there.missed()
         return Found.MINE
+
+    def _fetch(self, objects: list[Object] | None = None) -> bool:
+        if self._kind == KERNEL:
+            return self._there.fetch_kernel(self._key, objects)
+        return self._there.fetch(self._key, objects) > 0
 
     def _is_alive(self, by: str, fence: int, size: int) -> bool:
         now = self._clock()
@@ -136,7 +144,7 @@ class Claim:
         return True
 
     def end(self) -> None:
-        """Remove the lease: the artifact is in the remote, or this host does not compile the key."""
+        """Remove the lease: the object is in the remote, or this host does not compile the key."""
         if self.fence:
             for fence in range(1, self.fence + 1):
                 self._there.bucket.remove(self._path(fence))
@@ -150,15 +158,14 @@ class Claim:
 
     def _listed(self) -> tuple[list[Object], dict[str, tuple[int, int]]]:
         """The key's objects, and the newest lease of each trusted signer as (fence, size)."""
-        folder = f"{form.FOLDERS[ARTIFACT]}/{self._key}"
         objects: list[Object] = []
         leases: dict[str, tuple[int, int]] = {}
-        for name, size in self._there.bucket.listed(folder).items():
-            if (item := form.object_at(f"{folder}/{name}", size)) is not None:
+        for name, size in self._there.bucket.listed(self._folder).items():
+            if (item := form.object_at(f"{self._folder}/{name}", size)) is not None:
                 objects.append(item)
             elif (found := _LEASE.fullmatch(name)) and self._there.trust.believes(found[1]):
                 leases[found[1]] = max(leases.get(found[1], (0, 0)), (int(found[2]), size))
         return objects, leases
 
     def _path(self, fence: int) -> str:
-        return f"{form.FOLDERS[ARTIFACT]}/{self._key}/lease-{self._there.trust.by}-{fence:08}"
+        return f"{self._folder}/lease-{self._there.trust.by}-{fence:08}"

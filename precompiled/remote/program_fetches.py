@@ -65,18 +65,6 @@ class ProgramFetches:
             if stream.ended.wait(self._wait_s):
                 yield {"fetched": stream.fetched}
 
-    def fetch_kernel(self, key: str) -> bool:
-        """Fetch a Triton kernel. Returns whether the store has it."""
-        if not self._remote.done.wait(self._wait_s) or (there := self._remote.transfer) is None:
-            return False
-        try:
-            return there.fetch_kernel(key)
-        except (RemoteError, StoreError) as error:
-            self._remote.failed(error)
-            return False
-        finally:
-            self._changed()
-
     def _stream(self, stream: _Stream) -> None:
         try:
             stream.run()

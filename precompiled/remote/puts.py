@@ -22,6 +22,7 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.remote import lease, lists
 from precompiled.remote.bucket import REST_S
 from precompiled.remote.claims import Claims
+from precompiled.remote.envelope import KERNEL
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.opened_remote import OpenedRemote
 
@@ -74,6 +75,12 @@ class Puts:
         self._remote.gave_up(1, "the helper has left" if self._left else f"{MAX_WAITING} objects already wait")
         return False
 
+    def awaits_kernel(self, key: str) -> bool:
+        """Whether the first try to put a Triton kernel has not ended yet."""
+        with self._state:
+            items = [item for item in (self._trying, *self._fresh) if item is not None and not item.tries]
+        return any(item.what["do"] == "put-kernel" and item.what["key"] == key for item in items)
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Try each queued item once, including failed ones. Returns whether all were tried in time."""
         with self._state:
@@ -123,7 +130,8 @@ class Puts:
             lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"], what.get("kernels", ()))
             return
         if what["do"] == "put-kernel":
-            there.put_kernel(what["key"])
+            if there.put_kernel(what["key"]) or item.tries:
+                lease.remove_given_up(there, what["key"], KERNEL)
             return
         if what["do"] == "put-entry":
             there.put_entry(what["function"], what["name"])

@@ -128,9 +128,13 @@ class Transfer:
         here = label in {fmt.variant_label(artifact.manifest) for artifact in self.store.lookup(group)}
         return 0 if here else self._take(objects, self._publish_artifact)
 
-    def fetch_kernel(self, key: str) -> bool:
-        """Fetch and publish a Triton kernel, unless the store has it. Returns whether the store has it."""
-        return self.kernels.has(key) or self._take_kernel(self.objects(KERNEL, key)) > 0
+    def fetch_kernel(self, key: str, objects: list[Object] | None = None) -> bool:
+        """Fetch and publish a Triton kernel, unless the store has it. Returns whether the store has it. ``objects``: as
+        in ``fetch``.
+        """
+        if self.kernels.has(key):
+            return True
+        return self._take_kernel(self.objects(KERNEL, key) if objects is None else objects) > 0
 
     def _take_kernel(self, objects: list[Object]) -> int:
         return self._take([item for item in objects if item.label == KERNEL_LABEL], self._publish_kernel)

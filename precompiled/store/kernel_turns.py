@@ -13,10 +13,12 @@ import os
 import threading
 import time
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 STALL_S = 60.0
 LOOK_S = 0.02  # flock has no time limit
+_SUSPENDED, _DEAD = (b"T", b"t"), (b"", b"Z", b"X")  # states of processes in /proc
 
 
 class KernelTurn:
@@ -49,6 +51,27 @@ class KernelTurn:
     def _is_open(self) -> bool:
         """Whether the descriptor is still this object's. A program that turns into a daemon closes all descriptors."""
         return self._fd >= 0 and _identity(self._fd) == self._file
+
+
+class TurnState(Enum):
+    """The state of a kernel's turn: held by a process, ended by its holder, or lost (its holder cannot end it)."""
+
+    HELD = "held"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+def find_state(folder: Path, key: str) -> TurnState:
+    """The state of a turn that another process of this host has taken. Raises OSError."""
+    try:
+        fd = os.open(folder / f"{key}.turn", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return TurnState.ENDED
+    try:
+        is_stale = time.time() - os.fstat(fd).st_mtime > STALL_S
+        return TurnState.LOST if is_stale or _process_state(fd) in (*_DEAD, *_SUSPENDED) else TurnState.HELD
+    finally:
+        os.close(fd)
 
 
 def take(folder: Path, key: str) -> KernelTurn | None:
@@ -94,9 +117,14 @@ def _is_locked(fd: int) -> bool:
 
 def _is_suspended(fd: int) -> bool:
     """Whether a signal or a debugger has stopped the holder."""
+    return _process_state(fd) in _SUSPENDED
+
+
+def _process_state(fd: int) -> bytes:
+    """The holder's state in /proc, or b"" if no process has its number."""
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(os.pread(fd, 20, 0))}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    return False
+        return file.read().rpartition(b")")[2].split()[0]
+    return b""
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

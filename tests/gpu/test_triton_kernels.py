@@ -1,7 +1,4 @@
-"""Tests of Triton kernels that a program launches itself (the setting ``triton``).
-
-The program counts what Triton compiles. Wrappers count the processes of ``ptxas`` and of the C compiler.
-"""
+"""Tests of Triton kernels that a program launches itself (the setting ``triton``), on one host."""
 
 from __future__ import annotations
 
@@ -9,17 +6,12 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from support_host import TIMEOUT_S, Client, Host, edit, new_host
-
-from precompiled.remote import helper_link
-from precompiled.store.triton_kernels import TritonKernels
+from support_host import edit
+from support_triton import FEW, PROGRAM, Machine, once
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,97 +19,9 @@ pytestmark = [
     pytest.mark.timeout(3000),
 ]
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "triton_program.py"
-LIBRARY = """
-import triton
-import triton.language as tl
-
-__all__ = ["first", "second", "third", "fourth"]
-"""
-KERNEL = """
-@triton.jit
-def {name}(x, out, n, B: tl.constexpr):
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(out + i, tl.load(x + i, mask=i < n) * {number}, mask=i < n)
-"""
-WRAPPER = """#!/bin/sh
-case "$*" in --version) ;; *) echo {kind} >> "$TOOLS_LOG" ;; esac
-exec {tool} "$@"
-"""
-OWN_MANAGER = """
-from triton.runtime.cache import FileCacheManager
-
-class OwnManager(FileCacheManager):
-    pass
-"""
 ALL = 20
 # Two kernels are compiled in two configurations each.
 COMPILES = ALL + 2
-FEW = ("added", "shifted", "closure of 1")
-
-
-@dataclass
-class Machine:
-    """A host, an installed package with kernels, and wrappers that count compiler processes."""
-
-    host: Host
-    tools: dict[str, str]
-
-    def start(self, name: str, *arguments: str, program: Path = PROGRAM, **variables: str) -> Client:
-        """Start the program. ``name``: the folder of Triton's own cache, which is empty at first."""
-        folder = self.host.root / name
-        folder.mkdir(exist_ok=True)
-        own = {"TRITON_CACHE_DIR": str(folder / "triton"), "TOOLS_LOG": str(folder / "tools")}
-        command = ("-m", "precompiled", "run", "--", sys.executable, str(program), *arguments)
-        given = {**self.tools, **own, "PRECOMPILED_TRITON": "on", **variables}
-        return self.host.program(*command, env=given, forked=False)
-
-    def run(self, name: str, *arguments: str, program: Path = PROGRAM, **variables: str) -> dict[str, Any]:
-        client = self.start(name, *arguments, program=program, **variables)
-        answer: dict[str, Any] = client.result()
-        log = self.host.root / name / "tools"
-        tools = log.read_text().split() if log.exists() else []
-        counts = {tool: tools.count(tool) for tool in ("ptxas", "cc")}
-        return {**answer, **counts, "total": sum(answer["compiled"].values()), "said": client.text()}
-
-    @property
-    def kernels(self) -> TritonKernels:
-        return TritonKernels(self.host.store.root)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    with new_host() as host:
-        yield Machine(host, tools(tmp_path))
-
-
-def tools(folder: Path) -> dict[str, str]:
-    """Write the package and the wrappers. Returns the variables of programs that use them."""
-    site = folder / "site-packages"
-    (site / "kernel_library").mkdir(parents=True)
-    numbered = enumerate(("first", "second", "third", "fourth"), 2)
-    text = LIBRARY + "".join(KERNEL.format(name=name, number=number) for number, name in numbered)
-    (site / "kernel_library" / "__init__.py").write_text(text)
-    (site / "own_manager.py").write_text(OWN_MANAGER)
-    found = {"PYTHONPATH": str(site)}
-    import triton  # builds of torch for the CPU have none
-
-    nvidia = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    for variable, kind, tool in (
-        ("TRITON_PTXAS_PATH", "ptxas", nvidia / "ptxas"),
-        ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas", nvidia / "ptxas-blackwell"),
-        ("CC", "cc", shutil.which("gcc")),
-    ):
-        path = folder / variable
-        path.write_text(WRAPPER.format(kind=kind, tool=tool))
-        path.chmod(0o755)
-        found[variable] = str(path)
-    return found
-
-
-def once(*names: str) -> dict[str, int]:
-    """The counts of kernels that were each compiled (or found) once. A closure's function has a fixed name."""
-    return {name.partition(" ")[0]: 1 for name in names}
 
 
 # ---------------------------------------------------------------- one host
@@ -260,51 +164,3 @@ def test_option_of_run_shares_kernels(machine: Machine) -> None:
     env = {**machine.tools, "TOOLS_LOG": os.devnull, "TRITON_CACHE_DIR": str(machine.host.root / "triton")}
     answer = machine.host.program(*command, env=env, forked=False).result()
     assert answer["manager"] == "StoreCacheManager" and len(machine.kernels.all_keys()) > 1
-
-
-# ---------------------------------------------------------------- several hosts
-
-
-def test_second_host_compiles_nothing_that_the_bucket_has(machine: Machine, tmp_path: Path) -> None:
-    bucket = tmp_path / "bucket"
-    mine, theirs, strangers = (
-        {
-            "PRECOMPILED_REMOTE": f"file://{bucket}",
-            "PRECOMPILED_REMOTE_AHEAD_S": "60",
-            "XDG_CONFIG_HOME": str(tmp_path / name),
-        }
-        for name in "abc"
-    )
-    public = machine.host.answer(mine, "remote", "keys", "new")["public"]
-    first = machine.run("first", *FEW, **mine)
-    assert first["compiled"] == once(*FEW)
-    assert helper_link.ask(machine.host.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
-    kinds = {row["kind"] for row in machine.host.answer(mine, "remote", "ls")["objects"]}
-    assert kinds == {"kernel", "list"}
-
-    with new_host() as host:
-        second = Machine(host, machine.tools)
-        host.answer(theirs, "remote", "keys", "trust", f"{public} a")
-        found = second.run("ahead", *FEW, **theirs)
-        assert (found["compiled"], found["ptxas"], found["cc"]) == ({}, 0, 0)
-    with new_host() as host:  # trusts only a key of its own
-        third = Machine(host, machine.tools)
-        host.answer(strangers, "remote", "keys", "new")
-        found = third.run("strangers", *FEW, **strangers)
-        assert found["compiled"] == once(*FEW)
-        state = host.answer(strangers, "status", status=None)["remote"]
-        assert set(state["refused"]) == {"remote-untrusted"}, state
-    shutil.rmtree(bucket / "programs")  # without the list, each kernel is fetched when Triton needs it
-    with new_host() as host:
-        fourth = Machine(host, machine.tools)
-        found = fourth.run("fetched", *FEW, **theirs)
-        assert (found["compiled"], found["ptxas"], found["cc"]) == ({}, 0, 0)
-
-
-def test_baked_kernels_are_used_from_a_base_store(machine: Machine, tmp_path: Path) -> None:
-    command = ("bake", "-o", str(tmp_path / "base"), "--", sys.executable, str(PROGRAM), *FEW)
-    given = {**machine.tools, "TOOLS_LOG": os.devnull, "PRECOMPILED_TRITON": "on"}
-    machine.host.program("-m", "precompiled", *command, env=given, forked=False).ended()
-    found = machine.run("first", *FEW, PRECOMPILED_BASE=str(tmp_path / "base"))
-    assert (found["compiled"], found["ptxas"], found["cc"]) == ({}, 0, 0)
-    assert machine.kernels.all_keys() == []

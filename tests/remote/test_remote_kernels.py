@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support_daemon import wait_until
 from support_remote import host, memory
 from support_store import KEY, OTHER, flip
 
@@ -16,6 +18,8 @@ from precompiled.core.errors import CorruptArtifact
 from precompiled.remote import ahead, helper_link, keys, lists, trusting
 from precompiled.remote import envelope as form
 from precompiled.remote.transfer import KERNEL_LABEL, Transfer
+from precompiled.store import kernel_turns
+from precompiled.store.requests import requests
 from precompiled.store.triton_kernels import TritonKernels, seal
 
 FILES = {"added.json": b"{}", "added.cubin": b"\x7fELF"}
@@ -134,10 +138,29 @@ def test_helper_puts_lists_and_fetches_kernels(settings: Callable[[str], Setting
 
     c = TritonKernels(b.cache_dir)
     c.clear()
-    assert helper_link.fetch_kernel(b.cache_dir, KEY, 60.0) and c.read(KEY) == FILES
-    assert not helper_link.fetch_kernel(b.cache_dir, OTHER, 60.0)
+    assert helper_link.fetch_kernel(b.cache_dir, KEY, 60.0, compiles=False) and c.read(KEY) == FILES
+    assert not helper_link.fetch_kernel(b.cache_dir, OTHER, 60.0, compiles=False)
+
+
+def test_host_waits_for_the_kernel_that_the_other_host_compiles(settings: Callable[[str], Settings]) -> None:
+    a, b = settings("a"), settings("b")
+    stores = [TritonKernels(one.cache_dir) for one in (a, b)]
+    turns = []
+    for store in stores:
+        store.prepare()
+        turns.append(kernel_turns.take(store.tmp, KEY))
+    assert not helper_link.fetch_kernel(a.cache_dir, KEY, 60.0, compiles=True), "a has the lease, so it compiles"
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(helper_link.fetch_kernel, b.cache_dir, KEY, 60.0, compiles=True)
+        wait_until(lambda: [item.what for item in requests(b.cache_dir, 0.0)].count("list") > 2, "b looks again")
+        assert not waiting.done()
+        publish(stores[0])
+        helper_link.put_kernel(a.cache_dir, KEY)
+        assert turns[0] is not None
+        turns[0].end()
+        assert waiting.result() and stores[1].read(KEY) == FILES
 
 
 def test_host_without_a_helper_fetches_nothing(tmp_path: Path) -> None:
-    assert not helper_link.fetch_kernel(tmp_path, KEY, 0.1)
+    assert not helper_link.fetch_kernel(tmp_path, KEY, 0.1, compiles=True)
     helper_link.put_kernel(tmp_path, KEY)
