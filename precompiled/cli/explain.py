@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import functions, runs
+from precompiled.cli import functions, outcomes, runs
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import check, complete_key, resolve
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
@@ -173,11 +173,10 @@ def _show(found: Explained) -> None:
     for number, variant in enumerate(found.variants):
         if number:
             _show_variant(found, variant, found.variants[:number])
-    click.echo()
-    if len(mine) > 1:
-        click.echo("Why the key was new:")
+    if found.causes:
+        click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for cause in found.causes:
-        runs.show_cause(cause, "")
+        runs.show_cause(cause, "  ")
     if nearest is None or any(cause.kind == "new" for cause in found.causes):
         return  # a comparison with an unrelated graph would not help
     click.echo(f"\nnearest: {nearest.kept}")

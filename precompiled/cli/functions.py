@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from precompiled.cli import outcomes
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words, shorten_paths
@@ -192,7 +193,7 @@ def explain(document: dict[str, Any]) -> None:
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:
             age = human_age(other["used"])
-            click.echo(f"\nWhy the nearest other entry, {digits} (used {age} ago), did not serve it:")
+            click.echo(f"\n{outcomes.WHY_TRACED}, compared with the nearest other entry {digits}, used {age} ago:")
             for change in other["changes"][:MAX_SHOWN]:
                 click.echo(f"  {shorten_paths(in_words(change))}")
             if len(other["changes"]) > MAX_SHOWN:

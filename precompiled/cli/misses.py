@@ -28,6 +28,8 @@ _HITS = ("hit", "package")
 # Maps the kind of a cause to the noun that takes the plural: "1 new size", "2 new sizes" (graph/causes.py).
 _NOUNS = {
     "size": "size",
+    "small": "size",
+    "dynamic": "size",
     "range": "range",
     "dtype": "dtype",
     "input": "input",

@@ -180,7 +180,7 @@ class Kepts:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
                 return [causes.new(program, nearest.program if nearest is not None else None)]
             found = causes.causes(nearest.program, program, nearest.changes)
-            if any(cause.kind == "edit" for cause in found):
+            if not any(map(causes.may_follow_from_a_value, found)):
                 return found
             value = trace_differences.first_value(self._store, target.key, nearest.kept.key)
             if value is None:

@@ -12,6 +12,8 @@ from precompiled.core.names import in_words, shorten_paths
 from precompiled.store.run_records import NOT_SERVED, RunProcess, traces, way
 
 AUDITED = "audited"
+# Headings of causes, for all commands.
+WHY_COMPILED, WHY_TRACED = "Why graphs were compiled", "Why functions were traced"
 
 
 def describe_reason(graph: Mapping[str, Any]) -> str:

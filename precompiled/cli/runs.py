@@ -245,10 +245,12 @@ def _show(run: Run, summary: misses.Summary) -> None:
     if summary.edited:
         click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
     _show_seconds(graphs)
+    if summary.misses:
+        click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for miss in summary.misses[:MAX_SHOWN]:
         _show_miss(miss, run)
     if len(summary.misses) > MAX_SHOWN:
-        click.echo(f"\nand {len(summary.misses) - MAX_SHOWN} more: --json has them all")
+        click.echo(f"and {len(summary.misses) - MAX_SHOWN} more: --json has them all")
     _show_traced(run)
 
 
@@ -272,7 +274,7 @@ def _show_traced(run: Run) -> None:
     helpers = [trace for trace in found if trace.is_helper]
     others = [trace for trace in found if not trace.is_helper]
     rows = [(trace.name, human_seconds(trace.seconds), trace.state, trace.why) for trace in others]
-    _show_table("functions that were traced", rows)
+    _show_table(f"{outcomes.WHY_TRACED}:", rows)
     if helpers:
         spent = human_seconds(sum(trace.seconds for trace in helpers))
         number = len({trace.name for trace in helpers})
@@ -290,7 +292,7 @@ def describe_audit(functions: int) -> str:
 def _show_miss(miss: misses.Miss, run: Run) -> None:
     ranks = f"  {_ranks(dict.fromkeys(miss.ranks))}" if run.ranks > 1 else ""
     title = " ".join(filter(None, [miss.name, miss.key[:SHOWN_DIGITS], miss.became]))
-    click.echo(f"\n{title}{ranks}" + (f": {miss.cost}" if miss.cost else ""))
+    click.echo(f"{title}{ranks}" + (f": {miss.cost}" if miss.cost else ""))
     for cause in miss.causes:
         show_cause(cause, "  ")
     graphs = (graph for process in run.processes for graph in process.graphs.values())

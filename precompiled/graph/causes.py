@@ -7,6 +7,7 @@ graph.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 # for equal names of the graphs, the second for different names.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
+_SYMBOL = re.compile(r"\b[su]\d+")
+_NUMBER = re.compile(r"\b\d+\b")
 _ADVICE = {
     "size": "use torch._dynamo.mark_dynamic or dynamic=True, so that one artifact serves several sizes",
+    "small": "torch compiles the sizes 0 and 1 separately from other sizes, even if the size is dynamic",
+    "dynamic": "mark the size with torch._dynamo.mark_dynamic before the first call, so that all sizes share one trace",
     "parameter": "each size of the model has its own artifacts; the next run finds the new ones",
     "range": "use the same range in all runs (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
     "dtype": "each dtype has its own artifact; to use only one, cast the input before the call",
@@ -44,6 +49,7 @@ _ADVICE = {
 }
 _SHORT = {
     "size": "new size",
+    "small": "new size",
     "parameter": "new size of a parameter",
     "range": "new range of a size",
     "dtype": "new dtype",
@@ -126,14 +132,18 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
         for change in by_section.get("modes", [])
     ]
     of_graph = list(_graph(before, after, bool(by_section.get("graph"))))
-    if not any(cause.kind == "edit" for cause in of_graph):
-        more = listing.different_parameters(before, after)
-        of_inputs = list(_inputs(by_section.get("inputs", []), at, more, is_alone=not found))
-        found += of_inputs
-        if of_inputs:  # changed sizes or dtypes change constants of the graph, which are not causes
-            of_graph = [cause for cause in of_graph if cause.kind == "operator"]
+    is_edited = any(cause.kind == "edit" for cause in of_graph)
+    more = listing.different_parameters(before, after)
+    of_inputs = list(_inputs(by_section.get("inputs", []), at, more, is_alone=not found, is_edited=is_edited))
+    found += of_inputs
+    if of_inputs:  # changed sizes or dtypes change constants of the graph, which are not causes
+        of_graph = [cause for cause in of_graph if cause.kind in ("operator", "edit")]
     unplaced = _unplaced(before, after, bool(by_section.get("graph")))
     return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
+
+
+def may_follow_from_a_value(cause: Cause) -> bool:
+    return cause.short in ("other parameters", "other input") or cause.kind == "way"
 
 
 def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
@@ -141,12 +151,9 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
 
     Other causes stay.
     """
-    follow = [cause for cause in found if cause.short in ("other parameters", "other input") or cause.kind == "way"]
-    if not follow:
-        return list(found)
-    more = [cause.what for cause in follow if cause.short == "other parameters"]
+    more = [cause.what for cause in found if cause.short == "other parameters"]
     named = Cause("guard", f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
-    return [named, *(cause for cause in found if cause not in follow)]
+    return [*(cause for cause in found if not may_follow_from_a_value(cause)), named]
 
 
 def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
@@ -176,32 +183,63 @@ def _mode(change: Change) -> str:
     return {"grad": "grad mode", "inference": "inference mode"}.get(change.where, change.where.replace("_", " "))
 
 
-def _inputs(changes: Sequence[Change], at: str, parameters: str, *, is_alone: bool) -> Iterator[Cause]:
+def _inputs(changes: Sequence[Change], at: str, parameters: str, *, is_alone: bool, is_edited: bool) -> Iterator[Cause]:
     kinds: dict[str, list[Change]] = {}
     for change in changes:
-        if change.where.startswith("the unbacked size") or change.field.endswith("shape"):
-            kind = "parameter" if change.parameter else "size"
-        elif change.where.startswith(difference.RANGE):
-            kind = "range"
-        elif change.field.endswith("dtype"):
-            kind = "dtype"
-        else:
-            kind = "input"
-        kinds.setdefault(kind, []).append(change)
-    if "size" in kinds:  # a size that became symbolic adds a range and an input, which are not causes
+        kinds.setdefault(_input_kind(change), []).append(change)
+    if kinds.keys() & {"size", "dynamic"}:  # these may change ranges and add inputs, which are not causes
         kinds.pop("range", None)
-    if len(kinds) > 1 or not is_alone:
+    if len(kinds) > 1 or not is_alone or (is_edited and not parameters):
         kinds.pop("input", None)
     for kind, those in kinds.items():
-        first = those[0]
-        name = first.source or first.where
-        more = f", and {format_count(len(those) - 1, 'more change')} of inputs" if len(those) > 1 else ""
-        field = {"range": "the range asked for, "}.get(kind, f"{first.field} " if first.field else "")
-        short = _SHORT.get(kind, "other input")
         if kind == "input" and parameters:
             yield Cause("parameter", "other parameters", parameters, at)
-            continue
-        yield Cause(kind, short, f"{name}: {field}{first.before} -> {first.after}{more}", at)
+        elif kind == "dynamic":
+            yield _dynamic(those, at)
+        else:
+            first = those[0]
+            field = "range " if kind == "range" and first.source else f"{first.field} " if first.field else ""
+            what = f"{first.source or first.where}: {field}{first.before} -> {first.after}{_and_more(those)}"
+            yield Cause(kind, _SHORT.get(kind, "other input"), what, at)
+
+
+def _input_kind(change: Change) -> str:
+    if change.where.startswith(difference.RANGE):
+        return "dynamic" if difference.NONE in (change.before, change.after) else "range"
+    if change.where.startswith("the unbacked size"):
+        return "size"
+    if change.field.endswith("shape"):
+        if change.parameter:
+            return "parameter"
+        if _symbols(change.before) != _symbols(change.after):
+            return "dynamic"
+        if _SYMBOL.sub("s", change.before) == _SYMBOL.sub("s", change.after):
+            return "input"  # only the symbols' numbers have changed
+        numbers = [Counter(_NUMBER.findall(text)) for text in (change.before, change.after)]
+        differing = (numbers[0] - numbers[1]) + (numbers[1] - numbers[0])
+        return "small" if differing.keys() & {"0", "1"} else "size"
+    return "dtype" if change.field.endswith("dtype") else "input"
+
+
+def _dynamic(changes: Sequence[Change], at: str) -> Cause:
+    """The cause if a size became dynamic or fixed. Usually Dynamo decided this, because the size had changed."""
+    shapes = [change for change in changes if change.field]
+    ranges = [change for change in changes if not change.field]
+    first = (shapes or ranges)[0]
+    is_fixed = first.after == difference.NONE or _symbols(first.before) > _symbols(first.after)
+    field = f"{first.field} " if first.field else ""
+    bounds = f", for sizes from {ranges[0].after}" if shapes and ranges and not is_fixed else ""
+    what = f"{first.source or first.where}: {field}{first.before} -> {first.after}{bounds}"
+    short = f"size became {'fixed' if is_fixed else 'dynamic'}"
+    return Cause("dynamic", short, what + _and_more(shapes or ranges), at)
+
+
+def _symbols(text: str) -> int:
+    return len(_SYMBOL.findall(text))
+
+
+def _and_more(changes: Sequence[Change]) -> str:
+    return f", and {format_count(len(changes) - 1, 'more change')} of inputs" if len(changes) > 1 else ""
 
 
 def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
@@ -211,17 +249,17 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
     now, then = listing.place(after, *place), listing.place(before, *place)
     line = now or then
     operations = _operations(before, after, place)
+    edit = _edit(before, after, then, now, operations)
     if not operations:
         operator = listing.operator(after["graph"][place[0]][place[1]])
         yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(line or ""))
+    elif edit is not None:
+        yield edit
     elif line is None:
         return
     elif now is not None and then is not None and now.code == then.code and now.code:
         kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
         yield Cause(kind, f"other {short} at {line.short}", operations, str(line))
-    elif _edited(before, after, then, now):
-        was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
-        yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
     elif now is not None and then is not None and (then not in _places(after) or now not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
         lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
@@ -246,6 +284,30 @@ def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int])
     return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
 
 
+def _edit(
+    before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None, operations: str
+) -> Cause | None:
+    """The edit of a line, or None. ``then``, ``now``: the lines of the first operation that differs."""
+    if not _edited(before, after, then, now):
+        return None
+    if now is None or then is None or now.code == then.code:
+        # Other inputs shift the operations, so search for the first line that only one program has.
+        codes = [{place.code for place in _lines(program)} for program in (before, after)]
+        now = next((place for place in _lines(after) if place.code not in codes[0]), None)
+        then = next((place for place in _lines(before) if place.code not in codes[1]), None)
+    line = now or then
+    if line is None:
+        return None
+    texts = [repr(place.code) if place and place.code else difference.NONE for place in (then, now)]
+    was = f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else operations
+    return Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
+
+
+def _lines(program: ProgramData) -> list[listing.Place]:
+    """The source lines of a program's operations, in order."""
+    return [operation.place for operation in listing.operations(program) if operation.place is not None]
+
+
 def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None) -> bool:
     """Whether the program was edited.
 
@@ -254,14 +316,7 @@ def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None,
     """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function
-    texts = [
-        {
-            (place.file, place.line): place.code
-            for operation in listing.operations(program)
-            if (place := operation.place) is not None
-        }
-        for program in (before, after)
-    ]
+    texts = [{(place.file, place.line): place.code for place in _lines(program)} for program in (before, after)]
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
 
 

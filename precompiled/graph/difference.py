@@ -146,26 +146,20 @@ _FIELDS = {
     "parameter": "is a parameter",
     "float": "is read as a number",
 }
-_DYNAMIC = "torch._dynamo.mark_dynamic or dynamic=True lets one artifact serve several sizes"
 
 
 def _inputs(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = before["inputs"], after["inputs"]
     if len(left["args"]) != len(right["args"]):
         yield Change("inputs", "number of inputs", str(len(left["args"])), str(len(right["args"])))
-    advised = False
-    for one, other in _paired(left["args"], right["args"]):
+    for one, other in _paired(before, after):
         program, position = (before, one) if other is None else (after, other)
         old = None if one is None else left["args"][one]
         new = None if other is None else right["args"][other]
         parameter = bool((new or old or {}).get("parameter"))
         for field, was, now in _input_fields(old, new):
-            note = "" if field != "shape" or parameter or advised else _DYNAMIC
-            advised = advised or bool(note)
             name = listing.input_name(program, position)
-            yield Change(
-                "inputs", f"input {position}", was, now, field=field, note=note, source=name, parameter=parameter
-            )
+            yield Change("inputs", f"input {position}", was, now, field=field, source=name, parameter=parameter)
     for number, (bounds, other_bounds) in enumerate(zip_longest(left["ranges"], right["ranges"])):
         if bounds != other_bounds:
             name = listing.symbols(after).get(f"s{number}", "")
@@ -191,15 +185,32 @@ def _of_ranks(place: str, was: Mapping[str, object], now: Mapping[str, object]) 
             yield Change("inputs", place, before, after, field=_MESH_FIELDS.get(name, name))
 
 
-def _paired(left: list[InputData], right: list[InputData]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of positions of differing inputs. None stands for an input that one side lacks."""
+def _paired(before: ProgramData, after: ProgramData) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of positions of differing inputs. None stands for an input that one side lacks.
+
+    If the numbers of inputs differ, inputs with the same name are a pair.
+    """
+    left, right = before["inputs"]["args"], after["inputs"]["args"]
     texts = [_text(item) for item in left], [_text(item) for item in right]
     if len(left) == len(right):
         yield from ((at, at) for at, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
         return
+    then, now = _positions(before), _positions(after)
+    if then and now:
+        yield from ((then[name], now.get(name)) for name in then if name not in now)
+        pairs = ((then.get(name), at) for name, at in now.items())
+        yield from ((one, at) for one, at in pairs if one is None or texts[0][one] != texts[1][at])
+        return
     for _tag, start, stop, begin, end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         if _tag != "equal":
             yield from zip_longest(range(start, stop), range(begin, end))
+
+
+def _positions(program: ProgramData) -> dict[str, int]:
+    """Map the names of a program's inputs to their positions. Empty if an input has no name of its own."""
+    names = [listing.input_name(program, at) for at in range(len(program["inputs"]["args"]))]
+    found = {name: at for at, name in enumerate(names)}
+    return found if len(found) == len(names) and "" not in found else {}
 
 
 def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:

@@ -85,13 +85,13 @@ def _of(item: Start, facts: Facts) -> list[str]:
         f'<div class="wide">{svg(f"{name}: until all graphs run compiled", bars, _AXIS)}</div>',
         f'<p class="soft">{escape(_said(item))}</p>',
         _table(("", "precompiled", "plain", ""), _sums(item)),
-        "<h3>Its graphs</h3>",
+        f"<h3>{outcomes.WHY_COMPILED}</h3>",
         _table(
             ("graph", "key", "runs", "lookup", "load", "compiled in process", "compile saved", "why"), _graphs(process)
         ),
     ]
     if traced := _traced(process):
-        parts += ["<h3>Functions that Dynamo traced</h3>", _table(("function", "seconds", "why"), traced)]
+        parts += [f"<h3>{outcomes.WHY_TRACED}</h3>", _table(("function", "seconds", "why"), traced)]
     return parts
 
 

@@ -5,11 +5,12 @@ plain data.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
+from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, put
 
 from precompiled.graph import causes, difference
 from precompiled.graph.causes import Cause
@@ -43,7 +44,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             put("inputs", "ranges", 0, [2, 64]),
             "range",
             "new range of a size",
-            "the range asked for, 2 to any -> 2 to 64",
+            "range of the size s0: 2 to any -> 2 to 64",
             CALLED,
         ),
         # The changed size also occurs as a constant of the graph, which must not count as a second cause.
@@ -187,9 +188,63 @@ def test_all_of_several_causes_are_named() -> None:
     assert [cause.short for cause in found] == ["grad mode", "new size"]
 
 
-def test_edit_is_the_only_cause_of_inputs_that_it_changes() -> None:
-    (found,) = of(everything(put(*NODES, 2, 2, 1, 3), EDITED, put(*ARGS, 1, "shape", [12, 16])))
-    assert found.kind == "edit"
+def test_an_edit_and_a_new_size_are_both_named() -> None:
+    found = of(everything(put(*NODES, 2, 2, 1, 3), EDITED, put(*ARGS, 1, "shape", [12, 16])))
+    assert [cause.short for cause in found] == ["edit at model.py:12", "new size"]
+
+
+def _with_a_third_input(name: str, **extra: object) -> Callable[[dict[str, Any]], Any]:
+    """A third input before the others, which shifts all operations."""
+
+    def change(program: dict[str, Any]) -> None:
+        program["graph"][0].insert(0, ["p"])
+        for node in program["graph"][0][3:]:
+            node[2] = json.loads(re.sub(r'{"n": (\d+)}', lambda n: f'{{"n": {int(n[1]) + 1}}}', json.dumps(node[2])))
+        program["inputs"]["args"].insert(0, {**TENSOR, **extra})
+        program["about"]["nodes"][0].insert(0, -1)
+        program["about"]["inputs"].insert(0, name)
+
+    return change
+
+
+def test_an_edit_is_named_although_other_inputs_shift_the_operations() -> None:
+    (found,) = of(everything(put(*NODES, 2, 2, 1, 3), EDITED, _with_a_third_input("z")))
+    assert (found.short, found.what) == ("edit at model.py:12", "'return x * 2 + y' -> 'return x * 3 + y'")
+    more = everything(_with_a_third_input("self.w", parameter=True), put(*ARGS, 2, "parameter", True))
+    before = changed(put(*ARGS, 1, "parameter", True))
+    after = changed(everything(more, EDITED, put(*NODES, 3, 2, 1, 3), CALLS))
+    found = causes.causes(before, after, difference.compare(before, after))
+    assert [(cause.short, cause.what) for cause in found] == [
+        ("edit at model.py:12", "'return x * 2 + y' -> 'return x * 3 + y'"),
+        ("other parameters", "1 more parameter: self.w"),
+    ]
+    (_, value) = causes.by_guard(found, "self.n", "2", "3", "")
+    assert (value.short, value.what) == ("other value of self.n", "2 -> 3; 1 more parameter: self.w")
+
+
+def test_a_size_that_dynamo_made_dynamic_is_not_called_a_requested_range() -> None:
+    """Dynamo adds the size as an input, so all later inputs shift. y's shape must not be compared with x's."""
+    size = everything(
+        _with_a_third_input("x.size()[0]"),
+        put(*ARGS, 0, {"size": {"s": 0}}),
+        put(*ARGS, 1, "shape", [{"s": 0}, 16]),
+    )
+    before = changed(everything(put("inputs", "ranges", []), put(*ARGS, 1, "shape", [4, 16])))
+    after = changed(everything(put(*ARGS, 1, "shape", [4, 16]), size, CALLS))
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert (found.short, found.what) == (
+        "size became dynamic",
+        "x: shape [8, 16] -> [s0, 16], for sizes from 2 to any",
+    )
+    assert "mark_dynamic" in found.advice and "min=" not in found.advice
+    (back,) = causes.causes(after, before, difference.compare(after, before))
+    assert (back.short, back.what) == ("size became fixed", "x: shape [s0, 16] -> [8, 16]")
+
+
+@pytest.mark.parametrize("shape", [[1, 16], [0, 16]])
+def test_sizes_0_and_1_are_not_advised_to_be_dynamic(shape: list[int]) -> None:
+    (found,) = of(put(*ARGS, 1, "shape", shape))
+    assert found.short == "new size" and "0 and 1 separately" in found.advice and "mark_dynamic" not in found.advice
 
 
 def test_custom_operator_with_changed_sources_is_the_cause() -> None:
