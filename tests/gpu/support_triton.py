@@ -6,6 +6,7 @@ The program counts what Triton compiles. Wrappers count the processes of ``ptxas
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class Machine:
         folder = self.host.root / name
         folder.mkdir(exist_ok=True)
         own = {"TRITON_CACHE_DIR": str(folder / "triton"), "TOOLS_LOG": str(folder / "tools")}
-        command = ("-m", "precompiled", "run", "--", sys.executable, str(program), *arguments)
+        command = ("-m", "precompiled", "run", "--", self.host.python, str(program), *arguments)
         given = {**self.tools, **own, "PRECOMPILED_TRITON": "on", **variables}
         return self.host.program(*command, env=given, forked=False)
 
@@ -75,8 +76,8 @@ class Machine:
         return TritonKernels(self.host.store.root)
 
 
-def tools(folder: Path) -> dict[str, str]:
-    """Write the package and the wrappers. Returns the variables of programs that use them."""
+def tools(folder: Path, python: str = sys.executable) -> dict[str, str]:
+    """Write the package and the wrappers. Returns the variables of programs that use them. ``python`` has Triton."""
     site = folder / "site-packages"
     (site / "kernel_library").mkdir(parents=True)
     numbered = enumerate(("first", "second", "third", "fourth"), 2)
@@ -84,9 +85,9 @@ def tools(folder: Path) -> dict[str, str]:
     (site / "kernel_library" / "__init__.py").write_text(text)
     (site / "own_manager.py").write_text(OWN_MANAGER)
     found = {"PYTHONPATH": str(site)}
-    import triton  # builds of torch for the CPU have none
-
-    nvidia = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    command = [python, "-c", "import triton; print(triton.__file__)"]
+    triton = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    nvidia = Path(triton).parent / "backends" / "nvidia" / "bin"
     for variable, kind, tool in (
         ("TRITON_PTXAS_PATH", "ptxas", nvidia / "ptxas"),
         ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas", nvidia / "ptxas-blackwell"),

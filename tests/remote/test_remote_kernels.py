@@ -143,7 +143,11 @@ def test_helper_puts_lists_and_fetches_kernels(settings: Callable[[str], Setting
 
 
 def test_host_waits_for_the_kernel_that_the_other_host_compiles(settings: Callable[[str], Settings]) -> None:
-    a, b = settings("a"), settings("b")
+    both = []
+    for name in "ab":
+        both.append(settings(name))
+        assert isinstance(PROCESS.ahead, ahead.Ahead) and not PROCESS.ahead.wait(), "the helper has answered"
+    a, b = both
     stores = [TritonKernels(one.cache_dir) for one in (a, b)]
     turns = []
     for store in stores:
