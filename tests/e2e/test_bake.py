@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,10 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
     }
 
 
-def bake(home: Path, *arguments: str, status: int = 0) -> Any:
+def bake(home: Path, *arguments: str, status: int = 0, more: Mapping[str, str] | None = None) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", "precompiled", "bake", "--json", *arguments],
-        env=environment(home),
+        env=environment(home, **(more or {})),
         check=False,
         capture_output=True,
         text=True,
@@ -117,3 +117,42 @@ def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) 
 def test_bake_without_a_result_is_an_error_and_leaves_no_files(place: Path, text: str, code: str) -> None:
     said = bake(place, "-o", str(place / "base"), "--", sys.executable, "-c", text, status=1)
     assert said["error"]["code"] == code and os.listdir(place) == []
+
+
+LIBRARY = """
+import os, subprocess
+from pathlib import Path
+import torch
+
+torch.compile(lambda x: x + 1)(torch.ones(2))
+folder = Path(os.environ["DG_JIT_CACHE_DIR"])
+kernel = folder / "kernel.so"
+if is_cold := not kernel.exists():
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kernel.c").write_text("int kernel(void) { return 42; }")
+    subprocess.run(["cc", "-shared", "-o", str(kernel), str(folder / "kernel.c")], check=True)
+import ctypes, json
+print(json.dumps({"compiled": is_cold, "value": ctypes.CDLL(str(kernel)).kernel()}))
+"""
+
+
+@pytest.mark.slow  # starts a daemon and a worker, and compiles into an empty store
+def test_folder_of_another_compiler_is_filled_by_bake_and_used_at_run_time(place: Path) -> None:
+    """As docs/guides/triton.md says, with a library that compiles into the folder of a variable, as DeepGEMM does."""
+    program, kernels, home = place / "program.py", place / "kernels", place / "home"
+    program.write_text(LIBRARY)
+    home.mkdir()
+    given = {"DG_JIT_CACHE_DIR": str(kernels)}
+    bake(home, "-o", str(place / "base"), "--", sys.executable, str(program), more=given)
+    subprocess.run(["chmod", "-R", "a-w", str(kernels)], check=True)
+    before = listing(kernels)
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", "run", "--", sys.executable, str(program)],
+        env=environment(home, PRECOMPILED_BASE=str(place / "base"), PRECOMPILED_AUTOSTART="0", **given),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == {"compiled": False, "value": 42}
+    assert listing(kernels) == before

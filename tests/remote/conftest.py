@@ -11,6 +11,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "versions"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "gpu"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
 
 import support_places

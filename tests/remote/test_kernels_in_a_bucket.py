@@ -6,18 +6,13 @@ client, so the test starts the helpers of both hosts in its own environment.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import environments
 import pytest
 from support_host import TIMEOUT_S, Host, new_host
 from support_places import Place
-
-for folder in ("gpu", "versions"):
-    sys.path.append(str(Path(__file__).parent.parent / folder))
-
-import environments
 from support_triton import FEW, Machine, once, tools
 
 from precompiled.core import config
