@@ -3,7 +3,7 @@
 - without an argument, ``--run``: the graphs of a run (cli/runs.py)
 - ``KEY``, ``--newest``: one graph, compared with the nearest graph in the store (nearest.py)
 - ``FUNCTION``: the traces of one function (functions.py)
-- ``CODE``: a line of core/reasons.tsv
+- ``WORD``: a code of core/reasons.tsv, or a state of state_words.py
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import check, complete_key, resolve
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
 from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
+from precompiled.cli.state_words import STATE_WORDS, StateWord, find_state
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
@@ -40,13 +41,15 @@ TITLES = {
 }
 
 
-def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Shell completion of codes and keys. Omits functions, because finding them would require reading all packages."""
-    return [code for code in read_reasons() if code.startswith(begun)] + (complete_key(context, begun) if begun else [])
+def _words_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Shell completion of words and keys. Omits functions, because finding them would require reading all packages."""
+    return [word for word in (*read_reasons(), *STATE_WORDS) if word.startswith(begun)] + (
+        complete_key(context, begun) if begun else []
+    )
 
 
 @command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
-@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes_and_keys)
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|WORD]", shell_complete=_words_and_keys)
 @click.option("--newest", is_flag=True, help="Explain the newest graph of any program.")
 @click.option("--run", metavar="NAME", help="Explain all graphs of a run, rank by rank. `last` is your last run.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, newest: bool, run: str | None) -> None:
@@ -57,18 +60,18 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, newest:
               graph in the store (four digits of the KEY are enough)
     FUNCTION  why a function such as `model.Net.forward` was traced again, with
               the guard that failed and its source line
-    CODE      what a reason such as `no-daemon` means, and what to do
+    WORD      what a reason such as `no-daemon` or a state such as `bypassed`
+              means, and what to do
     """
     given = [prefix is not None, newest, run is not None].count(True)
     if given > 1:
-        raise click.UsageError("Give only one of KEY, FUNCTION, CODE, --newest and --run")
+        raise click.UsageError("Give only one of KEY, FUNCTION, WORD, --newest and --run")
     run = run if given else "last"
     if run is not None:
         out.result(*runs.explain(settings, run))
         return
-    # Codes are not hexadecimal, so a code is never a prefix of a key.
-    if prefix is not None and (reason := read_reasons().get(prefix)) is not None:
-        out.result(_reason_document(reason), lambda: _show_reason(reason))
+    # Codes and states are not hexadecimal, so none is a prefix of a key.
+    if prefix is not None and _explain_word(out, prefix):
         return
     store = open_store(settings)
     kepts = Kepts(store)
@@ -119,9 +122,9 @@ def _function(store: Store, name: str) -> dict[str, object]:
     except StoreError as error:
         if functions.is_function(name) or error.code != "no-such-function":
             raise
-        alike = get_close_matches(name, read_reasons(), n=1)
+        alike = get_close_matches(name, [*read_reasons(), *STATE_WORDS], n=1)
         raise StoreError(
-            f"{name!r} is neither a key, nor a reason's code, nor a function with a package in {store.root}",
+            f"{name!r} is neither a key, a reason's code, a state nor a function with a package in {store.root}",
             f"Did you mean {alike[0]!r}?" if alike else error.action,
             code="no-such-function",
         ) from None
@@ -142,7 +145,27 @@ def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
         raise StoreError(message, error.action, code="no-such-key") from None
 
 
-# ---------------------------------------------------------------- a reason's code
+# ---------------------------------------------------------------- a word
+
+
+def _explain_word(out: Output, text: str) -> bool:
+    """Explain a reason's code or a state. Returns whether the text is one."""
+    reason, state = read_reasons().get(text), find_state(text)
+    if reason is not None:
+        out.result(_reason_document(reason), lambda: _show_reason(reason))
+        if state is not None and not out.as_json:  # such as "busy", for a queue and for a worker
+            click.echo(f"\nAs a state: {state.meaning}.")
+        return True
+    if state is not None:
+        out.result(state._asdict(), lambda: _show_state(state))
+    return state is not None
+
+
+def _show_state(state: StateWord) -> None:
+    click.echo(f"{state.state}: {state.meaning}.")
+    if state.advice:
+        click.echo()
+        pairs([("  what you can do", state.advice)])
 
 
 def _reason_document(reason: Reason) -> dict[str, object]:
