@@ -13,7 +13,7 @@ import click
 from precompiled import parts
 from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store
 from precompiled.cli.app import command
-from precompiled.cli.output import Output
+from precompiled.cli.output import ALL_SHOWS, Output, all_option
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.words import format_count
@@ -40,7 +40,7 @@ COLOURS = {"fail": "red", "warn": "yellow", "info": "cyan", "ok": "green"}
 
 
 @command("doctor", examples=["precompiled doctor", "precompiled doctor --all"])
-@click.option("--all", "show_all", is_flag=True, help="Show all checks, and also check packages (takes longer).")
+@all_option("Show all checks, and also check packages (takes longer).")
 def doctor_command(out: Output, settings: Settings, show_all: bool) -> int:
     """Check this installation, and say how to fix it.
 
@@ -51,7 +51,9 @@ def doctor_command(out: Output, settings: Settings, show_all: bool) -> int:
     if sys.stderr.isatty():
         click.echo("Checking the hook, the daemon, the store, the remote, the farm and the host ...", err=True)
     checks = run_checks(settings, complete=complete)
-    out.result([dataclasses.asdict(check) for check in checks], lambda: _show(checks, show_all))
+    out.result(
+        [dataclasses.asdict(check) for check in checks], lambda: _show(checks, show_all), "" if show_all else ALL_SHOWS
+    )
     return int(any(check.state == "fail" for check in checks))
 
 

@@ -20,7 +20,7 @@ from precompiled.cli import functions, outcomes, runs
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import check, complete_key, resolve
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
-from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
+from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, Output, all_option, pairs, shortened
 from precompiled.cli.state_words import STATE_WORDS, StateWord, find_state
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
@@ -52,7 +52,10 @@ def _words_and_keys(context: click.Context, _parameter: click.Parameter, begun: 
 @click.argument("prefix", required=False, metavar="[KEY|FUNCTION|WORD]", shell_complete=_words_and_keys)
 @click.option("--newest", is_flag=True, help="Explain the newest graph of any program.")
 @click.option("--run", metavar="NAME", help="Explain all graphs of a run, rank by rank. `last` is your last run.")
-def explain_command(out: Output, settings: Settings, prefix: str | None, newest: bool, run: str | None) -> None:
+@all_option("Print all lines on a terminal, too.")
+def explain_command(
+    out: Output, settings: Settings, prefix: str | None, newest: bool, run: str | None, show_all: bool
+) -> None:
     """Show why graphs of your last run were compiled or traced.
 
     \b
@@ -67,8 +70,9 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, newest:
     if given > 1:
         raise click.UsageError("Give only one of KEY, FUNCTION, WORD, --newest and --run")
     run = run if given else "last"
+    rest = "" if show_all else ALL_SHOWS
     if run is not None:
-        out.result(*runs.explain(settings, run))
+        out.result(*runs.explain(settings, run), rest)
         return
     # Codes and states are not hexadecimal, so none is a prefix of a key.
     if prefix is not None and _explain_word(out, prefix):
@@ -78,7 +82,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, newest:
     awaited = runs.awaited_graphs(settings) if prefix is None else []
     if prefix is None:
         if not kepts.all and awaited:
-            out.result({"awaited": awaited}, lambda: runs.show_awaited(awaited))
+            out.result({"awaited": awaited}, lambda: runs.show_awaited(awaited), rest)
             return
         if not kepts.all:
             raise StoreError(
@@ -89,7 +93,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, newest:
         whole = kepts.all[-1].key
     elif _KEY.fullmatch(prefix) is None:
         about = _function(store, prefix)
-        out.result(about, lambda: functions.explain(about))
+        out.result(about, lambda: functions.explain(about), rest)
         return
     else:
         whole = _key(settings, store, kepts, check(prefix))
@@ -112,7 +116,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, newest:
             click.echo("\nThe graph that was compiled last:\n")
         _show(found)
 
-    out.result(document, show)
+    out.result(document, show, rest)
 
 
 def _function(store: Store, name: str) -> dict[str, object]:
@@ -213,12 +217,10 @@ def _show(found: Explained) -> None:
         if more:  # the positions of the other parameters shift
             click.echo(f"  {more}")
             changes = [change for change in changes if not change.parameter]
-        for change in changes[:MAX_SHOWN]:
+        for change in shortened(changes, MAX_SHOWN, indent="  "):
             click.echo(f"  {change}")
             if change.source:
                 click.echo(f"    {shorten_paths(change.source)}")
-        if len(changes) > MAX_SHOWN:
-            click.echo(f"  and {len(changes) - MAX_SHOWN} more: --json has them all")
 
 
 def _show_variant(found: Explained, variant: dict[str, Any], earlier: Sequence[Mapping[str, object]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from precompiled.cli import outcomes
-from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
+from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, human_age, pairs, say_left_out, shortened, table
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words, shorten_paths
 from precompiled.core.words import format_count, human_bytes
@@ -74,8 +74,7 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]], most: 
             ],
             right=("ENTRIES", "SIZE", "USED"),
         )
-        if most is not None and len(compiled) > most:
-            click.echo(f"and {len(compiled) - most} more: --all shows them")
+        say_left_out(compiled, most, f"more: {ALL_SHOWS}")
     if found:
         left = len(found) - len(compiled)
         also = f", {format_count(left, 'that runs uncompiled', 'that run uncompiled')}" if left else ""
@@ -127,10 +126,8 @@ def show(document: dict[str, Any]) -> None:
                 ("  guards", f"{len(entry['guards'])}"),
             ]
         )
-        for guard in entry["guards"][:MAX_GUARDS]:
+        for guard in shortened(entry["guards"], MAX_GUARDS, indent="    "):
             click.echo(f"    {guard['source'] or '-'}: {guard['kind']}{difference.at(guard['place'])}")
-        if len(entry["guards"]) > MAX_GUARDS:
-            click.echo(f"    and {len(entry['guards']) - MAX_GUARDS} more: --json has them all")
 
 
 # ---------------------------------------------------------------- explain
@@ -189,15 +186,13 @@ def explain(document: dict[str, Any]) -> None:
         click.echo("\nThis program has no other entry to compare.")
     if number := document["other_programs"]:
         click.echo(f"{format_count(number, 'entry belongs', 'entries belong')} to other programs.")
-    for number, other in enumerate(document["others"]):
+    for number, other in enumerate(shortened(document["others"], MAX_SHOWN)):
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:
             age = human_age(other["used"])
             click.echo(f"\n{outcomes.WHY_TRACED}, compared with the nearest other entry {digits}, used {age} ago:")
-            for change in other["changes"][:MAX_SHOWN]:
+            for change in shortened(other["changes"], MAX_SHOWN, indent="  "):
                 click.echo(f"  {shorten_paths(in_words(change))}")
-            if len(other["changes"]) > MAX_SHOWN:
-                click.echo(f"  and {len(other['changes']) - MAX_SHOWN} more: --json has them all")
             if same := len(other["identities"]):
                 click.echo(f"  and {format_count(same, 'object')} that differ only in identity or memory: see --json")
             if not other["changes"]:

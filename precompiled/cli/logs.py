@@ -14,13 +14,14 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.checks_daemon import UNIT
-from precompiled.cli.output import Output
+from precompiled.cli.output import Output, fitting
 from precompiled.client.daemon_link import listener
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.regular_file import open_regular
 
+DEFAULT_LINES = 20
 LOOK_S = 0.2  # seconds between two reads with --follow
 
 
@@ -29,20 +30,19 @@ LOOK_S = 0.2  # seconds between two reads with --follow
     "--lines",
     "-n",
     type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
     metavar="N",
-    help="Print the last N lines.",
+    help="Print the last N lines. Default: what fits a screen, and 20 lines in a pipe.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
-def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> int:
+def logs_command(out: Output, settings: Settings, lines: int | None, follow: bool) -> int:
     """Print the end of the daemon's log.
 
     Prints the path of the log file to standard error. If systemd runs the daemon, prints the `journalctl` command that
     shows its log.
     """
+    most = DEFAULT_LINES if lines is None else lines
     if shown := _journal(settings):
-        shown += f" -n {lines}" + (" -f" if follow else "")
+        shown += f" -n {most}" + (" -f" if follow else "")
         text = f"systemd runs the daemon, and its journal has the log. Run:\n  {shown}"
         out.result({"path": None, "command": shown, "lines": []}, text)
         return 0
@@ -55,7 +55,9 @@ def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> i
             "`precompiled daemon start` starts a daemon that writes a log",
             code="no-log",
         ) from error
-    found = [line.rstrip("\n") for line in deque(file, lines)]
+    found = [line.rstrip("\n") for line in deque(file, most)]
+    if lines is None and sys.stdout.isatty():
+        found = found[-fitting(found[::-1], 1) :]  # beside the line with the path
     out.note(f"precompiled: {path}")
     out.result({"path": str(path), "command": None, "lines": found}, "\n".join(found))
     if follow and not out.as_json:

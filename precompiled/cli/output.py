@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,8 +19,12 @@ from precompiled.core.words import human_seconds, sentence
 if TYPE_CHECKING:
     from rich.console import Console
 
+Row = TypeVar("Row")
+Callback = TypeVar("Callback", bound=Callable[..., Any])
 # The width of a table in a pipe, which fits every column.
 PIPE_WIDTH = 1000
+MIN_ROWS = 24  # of a terminal
+ALL_SHOWS, JSON_HAS = "--all shows them", "--json has them all"
 # Shown digits of a key or an entry's digest.
 SHOWN_DIGITS = 12
 
@@ -27,10 +35,15 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
-    def result(self, document: object, text: str | Callable[[], None]) -> None:
-        """Print the command's result: `document` with `--json`, otherwise `text` (or call it, if it is a function)."""
+    def result(self, document: object, text: str | Callable[[], None], rest: str = "") -> None:
+        """Print the command's result: `document` with `--json`, otherwise `text` (or call it, if it is a function).
+
+        If ``rest`` is not empty, a terminal gets at most one screen, and ``rest`` says what shows the other lines.
+        """
         if self.as_json:
             click.echo(json.dumps(document, indent=2, default=str))
+        elif callable(text) and rest and sys.stdout.isatty():
+            _print_screen(text, rest)
         elif callable(text):
             text()
         else:
@@ -47,6 +60,34 @@ class Output:
         click.echo(f"precompiled: {sentence(message)}", err=True)
         if action:
             click.echo(f"  {sentence(action)}", err=True)
+
+
+class _Captured(io.StringIO):
+    """Text for a terminal, with its colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _print_screen(show: Callable[[], None], rest: str) -> None:
+    """Print the lines of ``show`` that fit a screen, beside the command and the next prompt."""
+    with contextlib.redirect_stdout(_Captured()) as captured:
+        show()
+    lines = captured.getvalue().splitlines()
+    shown = fitting(lines, 0)
+    if shown < len(lines):
+        shown = fitting(lines, 1)
+    for line in lines[:shown]:
+        click.echo(line)
+    say_left_out(lines, shown, f"more lines: {rest}")
+
+
+def fitting(lines: Sequence[str], more: int) -> int:
+    """How many lines fit the terminal beside ``more`` other rows, the command and the next prompt."""
+    size = shutil.get_terminal_size()
+    ends = accumulate(max(1, -(-len(click.unstyle(line)) // size.columns)) for line in lines)
+    room = max(size.lines, MIN_ROWS) - 2 - more
+    return sum(end <= room for end in ends)
 
 
 def console() -> Console:
@@ -71,6 +112,30 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
         screen.print(shown)
     # rich pads each line to the table's width. A terminal would wrap the padding, and a file would keep it.
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def all_option(text: str) -> Callable[[Callback], Callback]:
+    """The option --all of a command that shows a part of its rows by default."""
+    return click.option("--all", "show_all", is_flag=True, help=text)
+
+
+def fits_screen(show_all: bool) -> bool:
+    """Whether to print only what fits a screen: on a terminal without --all. A pipe gets everything."""
+    return not show_all and sys.stdout.isatty()
+
+
+def shortened(rows: Sequence[Row], most: int | None, *, indent: str = "") -> Iterator[Row]:
+    """Yield at most ``most`` rows. After the caller has printed these rows, print how many are left out."""
+    yield from rows[:most]
+    say_left_out(rows, most, indent=indent)
+
+
+def say_left_out(
+    rows: Sequence[object], most: int | None, rest: str = f"more: {JSON_HAS}", *, indent: str = ""
+) -> None:
+    """Print how many rows are left out, if only ``most`` rows are shown. None: all are shown."""
+    if most is not None and len(rows) > most:
+        click.echo(f"{indent}and {len(rows) - most} {rest}")
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -13,7 +13,7 @@ import click
 
 from precompiled.cli import checks_store, misses, outcomes
 from precompiled.cli.checks_daemon import existing_parent
-from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
+from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, shortened, table
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
@@ -79,14 +79,12 @@ def awaited_graphs(settings: Settings) -> list[dict[str, Any]]:
 
 
 def show_awaited(found: Sequence[dict[str, Any]]) -> None:
-    for graph in found[:MAX_SHOWN]:
+    for graph in shortened(found, MAX_SHOWN):
         since = human_seconds(max(0.0, time.time() - graph["since"]))
         click.echo(
             f"{graph['name']} {graph['key'][:SHOWN_DIGITS]} of {graph['program']} is not compiled yet "
             f"(pending for {since}). Explain it when it is"
         )
-    if len(found) > MAX_SHOWN:
-        click.echo(f"and {len(found) - MAX_SHOWN} more")
 
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -247,10 +245,8 @@ def _show(run: Run, summary: misses.Summary) -> None:
     _show_seconds(graphs)
     if summary.misses:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
-    for miss in summary.misses[:MAX_SHOWN]:
+    for miss in shortened(summary.misses, MAX_SHOWN):
         _show_miss(miss, run)
-    if len(summary.misses) > MAX_SHOWN:
-        click.echo(f"and {len(summary.misses) - MAX_SHOWN} more: --json has them all")
     _show_traced(run)
 
 
@@ -320,11 +316,9 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     if not different:
         return
     click.echo(f"\n{title}")
-    for row, number in list(different.items())[:MAX_SHOWN]:
+    for row, number in shortened(list(different.items()), MAX_SHOWN, indent="  "):
         times = f"{format_count(number, 'time')}  " if number > 1 else ""
         click.echo(f"  {times}{'  '.join(filter(None, row))}")
-    if len(different) > MAX_SHOWN:
-        click.echo(f"  and {len(different) - MAX_SHOWN} more: --json has them all")
 
 
 def _lasted(run: Run) -> float:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from precompiled.cli.app import command, setting_name
-from precompiled.cli.output import Output, table
+from precompiled.cli.output import Output, all_option, fits_screen, table
 from precompiled.core import config, durable, paths
 from precompiled.core.config import ENV_PREFIX, MEANINGS, NAMES, Settings
 from precompiled.core.errors import ConfigError
@@ -38,7 +37,7 @@ class _Setting(click.ParamType):
 
 @command("show", overrides=True, examples=["precompiled config", "precompiled config mode workers"])
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=_Setting())
-@click.option("--all", "show_all", is_flag=True, help="Show the values of all settings on a terminal, too.")
+@all_option("Show the values of all settings on a terminal, too.")
 def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_all: bool) -> None:
     """Show settings and where each value comes from.
 
@@ -52,9 +51,8 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_a
 
     def show() -> None:
         shown = names or NAMES
-        defaults = [name for name in shown if settings.origins[name] == "default"]
-        if names or show_all or not sys.stdout.isatty():
-            defaults = []
+        is_short = fits_screen(show_all) and not names
+        defaults = [name for name in shown if is_short and settings.origins[name] == "default"]
         rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in shown if name not in defaults]
         if rows:
             table(("SETTING", "VALUE", "ORIGIN"), rows)

@@ -11,7 +11,7 @@ import click
 from precompiled.cli import runs
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ANSWER_TIMEOUT_S, ask_daemon, fields, timeout_option
-from precompiled.cli.output import Output, pairs
+from precompiled.cli.output import Output, all_option, pairs
 from precompiled.cli.status import STATES, last_states
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
@@ -43,9 +43,9 @@ SECTIONS = {
 
 @command("stats", examples=["precompiled cache stats", "precompiled cache stats --run last"])
 @click.option("--run", metavar="NAME", help="Count for one run, rank by rank. `last` is your last run.")
-@click.option("--verbose", "-v", is_flag=True, help="Also show counters that are 0.")
+@all_option("Also show counters that are 0.")
 @timeout_option(ANSWER_TIMEOUT_S)
-def stats_command(out: Output, settings: Settings, run: str | None, verbose: bool, timeout: float) -> int:
+def stats_command(out: Output, settings: Settings, run: str | None, show_all: bool, timeout: float) -> int:
     """Count hits, misses and compiles of your programs.
 
     The counts continue when the daemon restarts. Without a daemon, the command shows the last counts.
@@ -62,7 +62,7 @@ def stats_command(out: Output, settings: Settings, run: str | None, verbose: boo
             raise
         reply = fields(wire.StatsReply()) | _saved(settings)
     reply |= last_states(settings)
-    out.result(reply, lambda: _show(reply, verbose))
+    out.result(reply, lambda: _show(reply, show_all))
     return 0
 
 
@@ -74,16 +74,16 @@ def _saved(settings: Settings) -> dict[str, Any]:
         return {}
 
 
-def _show(reply: dict[str, Any], verbose: bool) -> None:
-    rows = list(_rows(reply, verbose))
+def _show(reply: dict[str, Any], show_all: bool) -> None:
+    rows = list(_rows(reply, show_all))
     if not rows:
-        click.echo("Nothing is counted yet. --verbose shows all counters.")
+        click.echo("Nothing is counted yet. --all shows all counters.")
     pairs(rows)
 
 
-def _rows(reply: dict[str, Any], verbose: bool) -> Iterator[tuple[str, str]]:
+def _rows(reply: dict[str, Any], show_all: bool) -> Iterator[tuple[str, str]]:
     for section, counters in SECTIONS.items():
-        shown = [name for name in counters if verbose or reply[name] or (name == "hits" and reply["misses"])]
+        shown = [name for name in counters if show_all or reply[name] or (name == "hits" and reply["misses"])]
         rows = [(f"  {counters[name]}", _text(name, reply)) for name in shown]
         if rows:
             yield section, ""

@@ -11,7 +11,7 @@ from precompiled import parts
 from precompiled.cli import runs, top
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ANSWER_TIMEOUT_S, NOT_RUNNING, ask_daemon, fields, socket_of, timeout_option
-from precompiled.cli.output import Output, pairs, table
+from precompiled.cli.output import JSON_HAS, Output, pairs, table
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
@@ -78,7 +78,7 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
     reply |= last_states(settings)
     reply["runs"] = runs.live(settings)
     reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
-    out.result(reply, lambda: _show_status(reply))
+    out.result(reply, lambda: _show_status(reply), JSON_HAS)
     return 0
 
 

@@ -15,7 +15,17 @@ import click
 from precompiled.cli import code, functions, graph, reproduction
 from precompiled.cli.app import INTERRUPTED, command
 from precompiled.cli.key_prefixes import KEY, KEY_OR_OTHER, check, resolve
-from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs, table
+from precompiled.cli.output import (
+    ALL_SHOWS,
+    SHOWN_DIGITS,
+    Output,
+    all_option,
+    fits_screen,
+    human_age,
+    pairs,
+    say_left_out,
+    table,
+)
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import format_count, human_bytes, human_seconds
@@ -30,7 +40,7 @@ MAX_OPERATIONS = 12  # operations that `cache show` prints without --all
 
 
 @command("ls", examples=["precompiled cache ls", "precompiled cache ls --all"])
-@click.option("--all", "show_all", is_flag=True, help="Show all rows on a terminal, too.")
+@all_option("Show all rows on a terminal, too.")
 def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
     """List compiled graphs, failed graphs and functions with packages.
 
@@ -53,7 +63,7 @@ def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
     disk_bytes, scratch_bytes = sum(sizes.values()), sizes["scratch"]
     whole = f"On disk: {human_bytes(disk_bytes)}, including {human_bytes(scratch_bytes)} of scratch files"
 
-    whole_list = show_all or not sys.stdout.isatty()
+    most, most_functions = (MAX_ROWS, MAX_FUNCTIONS) if fits_screen(show_all) else (None, None)
 
     def show() -> None:
         if not rows and not packages and not refused:
@@ -76,16 +86,15 @@ def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
                     row["state"] + (f": {row['reason']}" if row["reason"] else ""),
                     *([row["store"]] if further else []),
                 )
-                for row in (rows if whole_list else rows[:MAX_ROWS])
+                for row in rows[:most]
             ],
             right=("SIZE", "AGE", "COMPILE"),
         )
-        if not whole_list and len(rows) > MAX_ROWS:
-            click.echo(f"and {format_count(len(rows) - MAX_ROWS, 'older row')}: --all shows them")
+        say_left_out(rows, most, f"older: {ALL_SHOWS}")
         total = sum(row["bytes"] for row in rows)
         failures = format_count(len(rows) - len(artifacts), "failure", zero="no")
         click.echo(f"{format_count(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
-        functions.show_rows(packages, refused, None if whole_list else MAX_FUNCTIONS)
+        functions.show_rows(packages, refused, most_functions)
         click.echo(whole)
 
     document = {"cache_dir": str(store.root), "entries": rows, "packages": packages, "refused": refused}
@@ -94,7 +103,7 @@ def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
 
 @command("show", examples=["precompiled cache show 3f9c0d1e", "precompiled cache show model.Net.forward"])
 @click.argument("key", metavar="KEY|FUNCTION", type=KEY_OR_OTHER)
-@click.option("--all", "show_all", is_flag=True, help="Print all operations, files and facts.")
+@all_option("Print all operations, files and facts.")
 @click.option("--code", "with_code", is_flag=True, help="Also print the code that Inductor generated.")
 @click.option("--repro", is_flag=True, help="Print a Python script that compares eager and compiled results instead.")
 def show_command(out: Output, settings: Settings, key: str, show_all: bool, with_code: bool, repro: bool) -> None:
@@ -104,9 +113,10 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
     are enough. For a FUNCTION such as `model.Net.forward`, shows the entries of its package.
     """
     store = open_store(settings)
+    rest = "" if show_all or with_code else ALL_SHOWS
     if functions.is_function(key):
         found = functions.show_document(store, key)
-        out.result(found, lambda: functions.show(found))
+        out.result(found, lambda: functions.show(found), rest)
         return
     whole = resolve(store, [check(key)])[0]
     artifacts = store.lookup(whole)
@@ -153,7 +163,7 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
         for slot, found in texts.items():
             code.show(slot, found)
 
-    out.result(document, show)
+    out.result(document, show, rest)
 
 
 def _packages(store: Store, key: str) -> list[str]:

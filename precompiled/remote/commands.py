@@ -11,7 +11,7 @@ import click
 
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import KEY, match_all, resolve
-from precompiled.cli.output import SHOWN_DIGITS, Output, table
+from precompiled.cli.output import JSON_HAS, SHOWN_DIGITS, Output, table
 from precompiled.core.config import Settings
 from precompiled.core.words import format_count, human_bytes
 from precompiled.remote import ahead, expiry, lists, transfer
@@ -180,7 +180,7 @@ def ls_command(out: Output, settings: Settings) -> None:
         )
         click.echo(f"{format_count(len(rows), 'object')} in {there.bucket.url}")
 
-    out.result({"remote": there.bucket.url, "objects": rows}, show)
+    out.result({"remote": there.bucket.url, "objects": rows}, show, JSON_HAS)
 
 
 @command("gc", overrides=True, examples=["precompiled remote gc --days 30 --dry-run"])

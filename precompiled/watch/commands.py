@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from precompiled.cli.app import Command, command
-from precompiled.cli.output import Output, human_age, table
+from precompiled.cli.output import JSON_HAS, Output, human_age, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
 from precompiled.core.words import format_count, human_seconds
@@ -279,7 +279,7 @@ def _list(out: Output, settings: Settings) -> None:
         for text in reply.degraded:
             click.echo(f"degraded: {text}", err=True)
 
-    out.result({"watches": [_fields(w) for w in reply.watches], "degraded": reply.degraded}, show)
+    out.result({"watches": [_fields(w) for w in reply.watches], "degraded": reply.degraded}, show, JSON_HAS)
 
 
 # ---------------------------------------------------------------- the live view

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support_artifacts import publish_artifact
 from support_cli import KEYS, precompiled
 
 from precompiled.store import artifact_format as fmt
@@ -53,18 +54,6 @@ def store(environment: dict[str, str], settled: None) -> Store:
     """
     found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
     for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
-        manifest = fmt.Manifest(
-            key=key,
-            name="Model.forward [0/0]",
-            components={"graph": "g1"},
-            environment={"torch": "2.13.0"},
-            device="cpu",
-            guards=guards,
-            files={},
-            compile_s=12.5,
-            created=time.time() - 100,
-            compiled_by={"pid": "7"},
-        )
-        found.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 2048}))
+        publish_artifact(found, key, size=2048, name="Model.forward [0/0]", components={"graph": "g1"}, guards=guards)
     found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
     return found

@@ -185,7 +185,7 @@ def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
         "saved_s",
     } <= set(stats)
     assert precompiled(stopped, "cache", "stats").stdout.startswith("Nothing is counted yet.")
-    lines = precompiled(stopped, "cache", "stats", "--verbose").stdout.splitlines()
+    lines = precompiled(stopped, "cache", "stats", "--all").stdout.splitlines()
     assert len(lines) == len(stats) - 2 + 4, "each counter in one of four sections; no remote, no farm"
     assert max(map(len, lines)) <= 80
 

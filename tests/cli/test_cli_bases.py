@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support_artifacts import publish_artifact
 from support_cli import answer, invoke
 
 from precompiled.cli import checks_store
@@ -18,20 +19,8 @@ KEYS = [fmt.digest(bytes([number])) for number in range(2)]
 
 
 def publish(store: Store, key: str) -> None:
-    manifest = fmt.Manifest(
-        key=key,
-        name="Model.forward [0/0]",
-        components={"graph": "g1"},
-        environment={},
-        device="cpu",
-        guards="",
-        files={},
-        compile_s=12.5,
-        created=1e9,
-        compiled_by={},
-    )
     program = b'{"graph":[],"inputs":{"args":[],"ranges":[]},"modes":{},"configs":{},"environment":{},"hints":[]}'
-    store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: fmt.pack_program(program)}))
+    publish_artifact(store, key, program, name="Model.forward [0/0]", components={"graph": "g1"}, created=1e9)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_artifacts import publish_artifact
 from support_cli import answer, invoke
 from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, put
 
@@ -40,23 +40,7 @@ def key_of(label: str) -> str:
 
 
 def publish(store: Store, label: str, program: dict[str, Any], age_s: float, **fields: Any) -> Artifact:
-    data = json.dumps(program, separators=(",", ":")).encode()
-    manifest = fmt.Manifest(
-        key=key_of(label),
-        name="forward [0/0]",
-        components=key.components(data),
-        environment={"torch": "2.13.0"},
-        device="cpu",
-        guards="",
-        files={},
-        compile_s=12.5,
-        created=NOW - age_s,
-        compiled_by={"pid": "7"},
-    )
-    files = {fmt.BUNDLE: b"x" * 100, fmt.PROGRAM: fmt.pack_program(data)}
-    if fields.pop("without", False):
-        del files[fmt.PROGRAM]
-    return store.publish(fmt.Payload(dataclasses.replace(manifest, **fields), files))
+    return publish_artifact(store, key_of(label), program, created=NOW - age_s, **fields)
 
 
 def publish_failure(store: Store, label: str, program: bytes, age_s: float) -> None:
@@ -166,7 +150,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
 
 @pytest.mark.reason("graph-not-kept")
 def test_an_artifact_without_its_program_cannot_be_explained(store: Store) -> None:
-    publish(store, "bare", PROGRAM, 20, without=True)
+    publish_artifact(store, key_of("bare"), created=NOW - 20)
     assert answer("explain", "--newest", status=1)["error"]["code"] == "graph-not-kept"
     assert answer("cache", "show", key_of("bare"))["graph"] is None
     assert "not kept" in invoke("cache", "show", key_of("bare")).output

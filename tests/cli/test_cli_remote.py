@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from support_artifacts import publish_artifact
 from support_cli import answer, invoke
 
 from precompiled.core import config
@@ -29,19 +30,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("PRECOMPILED_REMOTE", f"file://{tmp_path / 'bucket'}")
-    manifest = fmt.Manifest(
-        key=KEY,
-        name="f",
-        components={},
-        environment={},
-        device="cpu",
-        guards="",
-        files={},
-        compile_s=1.0,
-        created=1e9,
-        compiled_by={},
-    )
-    Store(tmp_path / "a").publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 100}))
+    publish_artifact(Store(tmp_path / "a"), KEY, name="f", compile_s=1.0, created=1e9)
     return {name: ["--cache-dir", str(tmp_path / name)] for name in ("a", "b")}
 
 

@@ -17,6 +17,7 @@ import click
 import psutil
 import pytest
 from click.testing import CliRunner
+from support_artifacts import publish_artifact
 from support_cli import answer
 from support_daemon import wait_until
 from support_host import Host
@@ -367,19 +368,7 @@ def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, m
     tmp_path.chmod(0o700)
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
     store = Store(tmp_path)
-    manifest = fmt.Manifest(
-        key="a" * 64,
-        name="f [0/0]",
-        components={},
-        environment={},
-        device="cpu",
-        guards="",
-        files={},
-        compile_s=1.0,
-        created=100.0,
-        compiled_by={},
-    )
-    store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
+    publish_artifact(store, "a" * 64, created=100.0)
     store.publish_failure(fmt.Failure("b" * 64, "g [1/0]", "compile-error", "It failed.", time.time(), 3600.0))
     for name in "abc":
         recorded(tmp_path, name, GraphReport(name, "f [0/0]", name * 64, "pending"), files={})
@@ -407,23 +396,9 @@ def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
     settings = config.load({"cache_dir": tmp_path})
     store = Store(tmp_path)
     program = changed(everything(put(*ARGS, 0, {"size": {"s": 0}}), put("hints", [8])))
-    data = json.dumps(program, separators=(",", ":")).encode()
     whole = "a" * 64
     for created, guards, hint in ((100.0, "L['t0'] < 9", 8), (300.0, "L['t0'] >= 9", 40)):
-        manifest = fmt.Manifest(
-            key=whole,
-            name="forward [0/0]",
-            components=key.components(data),
-            environment={},
-            device="cpu",
-            guards=guards,
-            files={},
-            compile_s=1.0,
-            created=created,
-            compiled_by={},
-        )
-        packed = fmt.pack_program(json.dumps({**program, "hints": [hint]}).encode())
-        store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: packed}))
+        publish_artifact(store, whole, {**program, "hints": [hint]}, guards=guards, created=created)
     for run, looked_up, short in (("first", 50.0, "new graph"), ("second", 200.0, "new size")):
         graph = GraphReport("g", "forward [0/0]", whole, "compiled", "swap", spans=[Span("lookup", looked_up, 0.1, 1)])
         recorded(tmp_path, run, graph, files={})
@@ -453,20 +428,7 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
         )
         components = key.components(json.dumps(program, separators=(",", ":")).encode())
         whole = hashlib.sha256(repr(sorted(components.items())).encode()).hexdigest()
-        manifest = fmt.Manifest(
-            key=whole,
-            name="forward [0/0]",
-            components=components,
-            environment={},
-            device="cpu",
-            guards="",
-            files={},
-            compile_s=1.0,
-            created=created,
-            compiled_by={},
-        )
-        packed = fmt.pack_program(json.dumps(program).encode())
-        store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: packed}))
+        publish_artifact(store, whole, program, created=created)
         return whole
 
     publish("/me/test_net.py", 5, True, 100.0)
