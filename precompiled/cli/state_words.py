@@ -67,5 +67,5 @@ STATE_WORDS = {word.state: word for word in _ALL}
 
 
 def find_state(text: str) -> StateWord | None:
-    """The state that a text names, such as ``in process`` or ``compiled-in-process``. None if it is no state."""
+    """The state that a text names, such as ``in process`` or ``compiled-in-process``. Returns None for other texts."""
     return STATE_WORDS.get(text.lower().replace("-", " ").replace("_", " ").removeprefix("compiled "))
