@@ -206,10 +206,10 @@ class GraphLookup:
         if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:
             size = f"{program.weights.nbytes >> 20} MiB"
             raise Bypass(f"the weights to be frozen are {size}, over max_graph_bytes", code="freezing")
-        if program.device == "cpu" and (problem := toolchain.missing_compiler()):
+        waits = bool(program.no_stand_in)
+        if program.device == "cpu" and not waits and (problem := toolchain.missing_compiler()):
             self.session.outcomes.warn_missing_compiler(problem)
         dispatch = self._dispatch(program)
-        waits = bool(program.no_stand_in)
         self.calls.swap.on(Event.MISS)
         quick = pieces.begin(self.session, self.graph, self.options, self.calls, dispatch, program)
         started = time.perf_counter()

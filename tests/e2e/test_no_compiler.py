@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from support_host import Host
 
 pytestmark = pytest.mark.integration
@@ -76,3 +77,38 @@ def test_short_run_without_a_compiler_names_the_cause(served: Host, tmp_path: Pa
     )
     assert "g++" in warning and "Install g++" in warning
     assert list(served.store.failures()) == []
+
+
+# A graph with collectives must not run eager, because other ranks may run it compiled.
+COLLECTIVE = """
+import json, os, torch
+import torch.distributed._functional_collectives as collectives
+from torch.distributed import group
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+compiled = torch.compile(lambda x: collectives.all_reduce(x.sin(), "sum", group.WORLD) + 1)
+calls, error = 0, None
+for _ in range(3):
+    calls += 1
+    try:
+        compiled(torch.ones(8))
+    except Exception as raised:
+        error = [type(raised).__name__, str(raised).splitlines()[0]]
+        break
+torch.distributed.destroy_process_group()
+print(json.dumps([calls, error]))
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_graph_that_must_not_run_eager_raises_torchs_error_at_its_first_call(served: Host, tmp_path: Path) -> None:
+    (program := tmp_path / "train.py").write_text(COLLECTIVE)
+    found = []
+    for switch in ("0", "1"):
+        given = {**os.environ, "PATH": "/bin/none", "CXX": "", "PRECOMPILED_MODE": "eager", "PRECOMPILED": switch}
+        command = ("-m", "precompiled", "run", "--", served.python, str(program))
+        client = served.program(*command, env=given, forked=False)
+        found.append(client.result())
+        assert "stay eager" not in client.text()
+    plain, ours = found
+    assert plain == ours
+    assert ours[0] == 1 and "InvalidCxxCompiler" in ours[1][1]
