@@ -115,8 +115,8 @@ class Summary:
         parts = [
             f"{human_seconds(seconds)} {what}"
             for seconds, what in (
-                (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
-                (sum(miss.waited_s for miss in self.misses), "waited for compiles"),
+                (max((miss.eager_s for miss in self.misses), default=0.0), "of eager code until the last swap"),
+                (sum(miss.waited_s for miss in self.misses), "of waiting"),
                 (self.trace_s, f"of tracing {format_count(self.traced, 'function')}"),
             )
             if seconds >= 0.1

@@ -68,9 +68,10 @@ def _is_helper(name: str, graphs: set[str]) -> bool:
 def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
     """Explain why a function was traced. ``before``: the process's earlier traces."""
     reasons = item["reasons"] if item["state"] != AUDITED else ()  # an audit's reasons are about other entries
-    first_line = str("; ".join(dict.fromkeys(reasons)) or item["message"]).partition("\n")[0]
-    if item["reason"] and not first_line.startswith(f"{item['reason']}:"):
-        first_line = f"{item['reason']}: {first_line}"
+    why, code = "; ".join(dict.fromkeys(reasons)), item["reason"]
+    first_line = str(why or item["message"]).partition("\n")[0]
+    if code and not first_line.startswith(f"{code}:"):  # a code says why no package was written
+        first_line = f"{first_line}; no package was written ({code})" if why else f"{code}: {first_line}"
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
     if first_line or not is_first:
         return shorten_paths(in_words(first_line))

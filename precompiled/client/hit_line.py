@@ -1,6 +1,6 @@
 """Prints a line about the graphs that came from the store, for example::
 
-    precompiled: 2 of 2 graphs from the cache, nothing compiled (about 27 s saved)
+    precompiled: 2 of 2 graphs from the cache (about 27 s saved)
 
 The saved time is how long a worker compiled these artifacts, each counted once: what this process would have spent with
 nothing cached.
@@ -51,8 +51,6 @@ class HitLine:
 
 def _text(hits: Sequence[GraphReport], graphs: int) -> str:
     text = f"{len(hits)} of {format_count(graphs, 'graph')} from the cache"
-    if len(hits) == graphs:
-        text += ", nothing compiled"
     # Equal layers of a model share an artifact, which is compiled once.
     saved_s = sum({report.key: report.saved_s for report in hits}.values())
     if saved_s < 0.1:

@@ -118,7 +118,8 @@ class NotServed(PrecompiledError):
         if advice in message:  # the original error has given this advice already
             advice = ""
         super().__init__(
-            f"the graph {graph} is not served ({code}): {message.rstrip('.')}",
+            # Without a worker's traceback, which `precompiled cache show` prints.
+            f"the graph {graph} is not served ({code}): {message.partition(chr(10))[0].rstrip('.')}",
             (f"What you can do: {advice}. " if advice else "")
             + f"`precompiled explain {code}` (docs/reference/reasons.md) has more. "
             "Without PRECOMPILED_REQUIRE=1, the program would run with plain torch.compile or eager",

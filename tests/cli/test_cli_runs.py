@@ -333,7 +333,7 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
     costs = {miss["name"]: (miss["eager_s"], miss["waited_s"], miss["compile_s"]) for miss in document["misses"]}
     assert costs == {"g [1/0]": (12.0, 0.5, 9.0), "h [2/0]": (0, 3.0, 0), "i [3/0]": (0, 0, 0)}
     text = CliRunner().invoke(_command(show)).output
-    assert "it cost 12.0 s eager until the last swap, 3.5 s waited for compiles and 1.5 s of tracing" in text
+    assert "it cost 12.0 s of eager code until the last swap, 3.5 s of waiting and 1.5 s of tracing" in text
     assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
     assert "This run also traced 1 function to check stored packages, and all are right." in text and "m.h" not in text
     assert "and 1 helper of Python and torch" in text and "nullcontext" not in text

@@ -61,6 +61,14 @@ def test_tracebacks_name_errors_as_programs_import_them() -> None:
     assert line.startswith("precompiled.NotServed: the graph f is not served (lookup-only): the mode is lookup.")
 
 
+def test_not_served_omits_the_traceback_of_a_worker() -> None:
+    error = precompiled.NotServed("f", "compile-error", "ModuleNotFoundError: No module named 'x'\nTraceback ...\n")
+    assert str(error).startswith(
+        "the graph f is not served (compile-error): ModuleNotFoundError: No module named 'x'. "
+    )
+    assert "Traceback" not in str(error)
+
+
 def test_folder_is_no_package_file(tmp_path: Path) -> None:
     from precompiled.packages import portable_format
 

@@ -97,6 +97,7 @@ def test_a_compile_that_raised_has_a_bar_and_no_compiled_code() -> None:
         (("recorded", "", "", ["L['n']: 2 here, 3 when it was traced"]), "n: 2 here, 3 when it was traced"),
         (("traced", "package-graph", "a graph is for this process", []), "package-graph: a graph is for this process"),
         (("traced", "custom-op", "it", ["custom-op: it"]), "custom-op: it"),
+        (("traced", "package-graph", "it", ["n: 2 here"]), "n: 2 here; no package was written (package-graph)"),
     ],
 )
 def test_timeline_and_explain_give_one_reason_for_a_trace(
