@@ -3,9 +3,11 @@
 - An artifact without guards serves every call. The swap replaces one reference, and calls check nothing.
 - If an artifact has guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and
   submits a variant for its sizes.
-- While an eager run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
+- While a run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
 - Some graphs must not run eager (stand_in.py), so their calls wait for the artifact. If two calls must draw the same
   random numbers and the first call ran compiled, the second call waits too.
+- A graph in pieces (pieces.py) saves other tensors and draws other random numbers than the whole graph. So calls that
+  must match another call follow the same rules in pieces as in eager code.
 - If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
   types and values, torch generates code but has no eager kernel.
 - If compiled code is slower than the code that it replaced, the earlier code serves the graph again (serving_code.py).
@@ -28,7 +30,7 @@ Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
 # How many variants a process submits for one graph: a loop whose sizes always change must not fill the queue.
 MAX_REQUESTS = 16
-AWAITS_SAFE_POINT = "the artifact is loaded; it awaits the end of a checkpoint in which the graph ran eager"
+AWAITS_SAFE_POINT = "the artifact is loaded; it awaits the end of a checkpoint in which the graph ran without it"
 
 
 class EagerRunner(Protocol):
@@ -107,8 +109,10 @@ class Dispatch:
         self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # the variants that serve calls; the list only grows
-        # The variants, and loaded code that awaits a safe point.
+        # The variants, and loaded code that awaits a safe point, without the pieces.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
+        self._pieces: Compiled | None = None
+        self._whole: Compiled | None = None  # the code of the whole graph that replaced the pieces
         self._requested: set[tuple[int, ...]] = set()
         # Maps values of the size inputs to a function that waits until their artifact is loaded or has failed.
         # Submitter adds the items.
@@ -167,7 +171,7 @@ class Dispatch:
 
     def is_served(self) -> bool:
         """Whether compiled code is loaded."""
-        return bool(self._loaded)
+        return bool(self._loaded) or self._pieces is not None
 
     def before_call_with(self, sizes: list[int], action: Callable[[], None]) -> None:
         """Run ``action`` before the next call with these sizes, unless a variant serves the call or a CUDA graph
@@ -183,7 +187,10 @@ class Dispatch:
         """
         if self._stays_eager:
             function = self._eager
-        self._loaded = (*self._loaded, (check, function))
+        if in_pieces:
+            self._pieces = function = functools.partial(self._run_pieces, function)
+        else:
+            self._loaded = (*self._loaded, (check, function))
         serve = functools.partial(self._serve, function, check, in_pieces=in_pieces)
         self._safe_point.when_safe(serve, otherwise=self._say_that_it_awaits)
 
@@ -195,6 +202,8 @@ class Dispatch:
             self._calls.report.message = ""
         if check is None:
             name = self._calls.report.name
+            if not in_pieces:
+                self._whole = function
 
             def prepare(ran: Callable[[Compiled], None]) -> Compiled:
                 return profiler_ranges.wrap_swapped(self._not_first_in_a_capture(function, ran), name, ran)
@@ -219,6 +228,7 @@ class Dispatch:
         elif to == self._run_eager_again and self._lost is not None:
             self._lost(lost)
         else:
+            self._whole = None
             self._calls.report.message = f"runs compiled in pieces, because the whole graph is slower: {lost}"
 
     def _run_eager_again(self, *args: object) -> object:
@@ -293,13 +303,26 @@ class Dispatch:
         eager = self._eager
         if (self._waits or eager.looks_for_nan(args)) and (function := self._await(args)) is not None:
             return function(*args)
+        return self._run_matching(args, served, lambda is_first: self._try_eager(args, is_first=is_first))
+
+    def _run_pieces(self, pieces: Compiled, *args: object) -> object:
+        return self._run_matching(args, lambda: self._whole, lambda is_first: pieces(*args))
+
+    def _run_matching(
+        self, args: tuple[object, ...], served: Callable[[], Compiled | None], run: Callable[[bool], object]
+    ) -> object:
+        """Call ``run``, or wait for the whole graph's code if another run of the call ran that code, or will run it.
+
+        ``run`` takes whether no other run has this call's keeper.
+        """
+        eager = self._eager
         keeper, again = eager.repeated(args)
         if keeper is not None and not again:
             is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
                 del keeper  # else the traceback of an error in the graph keeps the keeper alive
-                return self._try_eager(args, is_first=is_new)
+                return run(is_new)
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
@@ -307,10 +330,10 @@ class Dispatch:
         # graph of the function may have served the first run, because Dynamo first tries the graph that it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
-            function = self._await(args)
+            function = self._await(args, whole=True)
             if function is not None:
                 return function(*args)
-        return eager(*args) if again else self._try_eager(args, is_first=True)
+        return run(not again)
 
     def _try_eager(self, args: tuple[object, ...], *, is_first: bool) -> object:
         """Run eager. If the eager run raises, undo it and run compiled code instead.
@@ -355,10 +378,10 @@ class Dispatch:
         self._raised(error, True)
         return outputs
 
-    def _await(self, args: tuple[Any, ...]) -> Compiled | None:
-        """Wait for compiled code for this call. Returns None if none will arrive."""
+    def _await(self, args: tuple[Any, ...], *, whole: bool = False) -> Compiled | None:
+        """Wait for compiled code for this call. Returns None if none will arrive. ``whole``: pieces do not suffice."""
         sizes = [args[position] for position in self._size_inputs]
-        if (function := self._ready(sizes)) is not None:
+        if (function := self._ready(sizes, whole=whole)) is not None:
             return function
         if tuple(sizes) not in self.awaits and self._size_inputs:
             self._request(sizes)
@@ -367,11 +390,12 @@ class Dispatch:
         wait = self.awaits.get(tuple(sizes))
         if wait is not None:
             wait()
-        return self._ready(sizes)
+        return self._ready(sizes, whole=whole)
 
-    def _ready(self, sizes: list[int]) -> Compiled | None:
+    def _ready(self, sizes: list[int], *, whole: bool) -> Compiled | None:
         """Return the loaded function for these sizes, even if it still awaits a safe point."""
-        return next((function for check, function in self._loaded if check is None or check(sizes)), None)
+        pieces = None if whole else self._pieces
+        return next((function for check, function in self._loaded if check is None or check(sizes)), pieces)
 
 
 def counting(calls: GraphCalls, function: Compiled) -> Compiled:

@@ -83,7 +83,7 @@ class Pending:
         Raises NotServed if ``require`` is set and no artifact came.
         """
         if not item.done.is_set():
-            item.waited_for = True
+            item.waited_for, item.background = True, False
             try:
                 self._resubmit(item)
             except Exception as error:  # noqa: BLE001 - without a new submit, the job continues without priority

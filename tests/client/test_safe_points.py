@@ -69,6 +69,26 @@ def test_swap_happens_once_no_eager_run_can_be_repeated() -> None:
     assert made.call() == "compiled"
 
 
+def test_whole_graph_waits_while_a_run_in_pieces_can_be_repeated() -> None:
+    eager = Repeatable()
+    made = dispatch(eager)
+    made.serve_with(lambda: "pieces", in_pieces=True)
+    assert made.call() == "pieces"
+    made.serve_with(lambda: "whole")
+    assert made.call() == "pieces"
+    eager.keepers.clear()
+    gc.collect()
+    assert made.call() == "whole"
+
+
+def test_swap_to_the_whole_graph_during_a_call_in_pieces_serves_this_call() -> None:
+    eager = Repeatable()
+    made = dispatch(eager)
+    made.serve_with(lambda: "pieces", in_pieces=True)
+    eager.meanwhile = lambda: made.serve_with(lambda: "whole")
+    assert made.call() == "whole"
+
+
 def test_swap_that_waits_for_a_safe_point_is_reported() -> None:
     eager = Repeatable()
     made = dispatch(eager)
@@ -292,6 +312,21 @@ def test_reentrant_checkpoint_under_other_hooks_keeps_its_dropout_mask() -> None
         x = torch.ones(4, requires_grad=True)
         checkpoint(lambda x: made.call(x)[0], x, use_reentrant=True).sum().backward()
     assert awaited == ["waited", "waited"]  # once in the forward and once in the backward
+
+
+def test_reentrant_checkpoint_of_a_graph_in_pieces_waits_for_the_whole_graph() -> None:
+    """The pieces and the whole graph draw different random numbers."""
+    made, ran = dispatch(graph(dropped)), []
+
+    def code(name: str) -> Callable[..., Any]:
+        return lambda x: (ran.append(name), (x * 2,))[1]
+
+    made.serve_with(code("pieces"), in_pieces=True)
+    made.awaits[()] = lambda: made.serve_with(code("whole"))
+    made.call(torch.ones(4))
+    x = torch.ones(4, requires_grad=True)
+    checkpoint(lambda x: made.call(x)[0], x, use_reentrant=True).sum().backward()
+    assert ran == ["pieces", "whole", "whole"]
 
 
 def test_call_that_must_not_run_eager_requests_its_own_sizes() -> None:

@@ -84,6 +84,7 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
                 found.append(f"seed {seed}: {differing}\n    {plan}")
                 break
         counted["swaps"] += swapped.swaps
+        counted["swaps to pieces"] += swapped.swaps_to_pieces
         counted["calls that waited"] += swapped.waits
         if difference(wanted, wanted, eager, plan) or difference(eager, wanted, wanted, plan):
             counted["models that plain and eager differ in"] += 1

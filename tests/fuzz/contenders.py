@@ -23,7 +23,7 @@ from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.safe_points import SafePoints
 from precompiled.torch_internals.eager.stand_in import StandIn
-from precompiled.torch_internals.graph import graph_codec, trace_origin
+from precompiled.torch_internals.graph import graph_codec, layers, trace_origin
 
 from .programs import Plan, Run, Story
 
@@ -50,6 +50,18 @@ def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[...
 
 def compiled(module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     return compile_fx(module, inputs, inner_compile=_runs_aten)  # type: ignore[no-any-return]
+
+
+def _in_pieces(module: torch.fx.GraphModule, stand_in: torch.fx.GraphModule) -> Callable[..., Any] | None:
+    """Return a function that runs the graph in pieces, as client/pieces.py composes it, or None if it is not cut."""
+    cut = layers.cut(module)
+    if cut is None:
+        return None
+    functions = []
+    for piece in cut.pieces:
+        inputs = [node.meta["example_value"] for node in piece.graph.nodes if node.op == "placeholder"]
+        functions.append(compiled(graph_codec.decode(graph_codec.encode(piece)), inputs))
+    return StandIn(stand_in, run=layers.composed(cut, functions))
 
 
 @contextmanager
@@ -84,13 +96,15 @@ class Swapped:
         self._run = Run(plan, lambda function: torch.compile(function, backend=self._backend))
         self._run.tick = self._tick
         self.swaps = 0  # swaps during runs of the program, over all schedules
+        self.swaps_to_pieces = 0
         self.waits = 0
         self._span = 1
         self._safe_points = SafePoints()
 
     def _backend(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         stand_in = graph_codec.decode(graph_codec.encode(module))  # a copy, because Inductor's passes change the module
-        graph = _Graph(StandIn(stand_in), compiled(module, inputs), trace_origin.function())
+        pieces = _in_pieces(module, stand_in)
+        graph = _Graph(StandIn(stand_in), pieces, compiled(module, inputs), trace_origin.function())
         self._graphs.append(graph)
         self._arm(graph)
 
@@ -100,7 +114,10 @@ class Swapped:
         return call
 
     def _arm(self, graph: _Graph) -> None:
-        """Reset a graph to eager, and draw the time of its swap: at the start, at a tick, or never."""
+        """Reset a graph to eager, and draw the times of its swaps: at the start, at a tick, or never.
+
+        A graph with equal layers is swapped twice, to its pieces and to the whole graph, unless both times are equal.
+        """
         graph.dispatch = Dispatch(
             GraphCalls(GraphReport(id="", name="")),
             graph.stand_in,
@@ -108,7 +125,7 @@ class Swapped:
             lambda sizes: None,
             safe_point=self._safe_points.of(graph.code),
         )
-        graph.served = False
+        graph.served = graph.served_in_pieces = False
         dispatch = graph.dispatch
 
         def come() -> None:
@@ -119,6 +136,10 @@ class Swapped:
 
         dispatch.awaits[()] = come
         graph.at = self._ticks + self._schedule.randint(0, self._span)
+        if graph.pieces is not None:
+            graph.in_pieces_at = self._ticks + self._schedule.randint(0, graph.at - self._ticks)
+            if self._schedule.random() < 0.3:
+                self._serve_in_pieces(graph)
         if self._schedule.random() < 0.1:
             self._serve(graph)
 
@@ -127,9 +148,17 @@ class Swapped:
         self.swaps += 1
         graph.dispatch.serve_with(graph.compiled)
 
+    def _serve_in_pieces(self, graph: _Graph) -> None:
+        assert graph.pieces is not None
+        graph.served_in_pieces = True
+        self.swaps_to_pieces += 1
+        graph.dispatch.serve_with(graph.pieces, in_pieces=True)
+
     def _tick(self) -> None:
         self._ticks += 1
         for graph in self._graphs:
+            if graph.pieces is not None and not graph.served_in_pieces and graph.in_pieces_at <= self._ticks < graph.at:
+                self._serve_in_pieces(graph)
             if not graph.served and self._ticks >= graph.at:
                 self._serve(graph)
 
@@ -144,8 +173,14 @@ class Swapped:
 
 
 class _Graph:
-    def __init__(self, stand_in: StandIn, function: Callable[..., Any], code: CodeType | None) -> None:
-        self.stand_in, self.compiled, self.code = stand_in, function, code
+    def __init__(
+        self,
+        stand_in: StandIn,
+        pieces: Callable[..., Any] | None,
+        function: Callable[..., Any],
+        code: CodeType | None,
+    ) -> None:
+        self.stand_in, self.pieces, self.compiled, self.code = stand_in, pieces, function, code
         self.dispatch: Dispatch
-        self.served = False
-        self.at = 0
+        self.served = self.served_in_pieces = False
+        self.at = self.in_pieces_at = 0

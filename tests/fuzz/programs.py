@@ -69,6 +69,8 @@ AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", 
 # Only programs with seeds from WIDER on draw from these lists, too. The programs of lower seeds must not change,
 # because tests use seeds that have found an error.
 WIDER = 1_000_000
+# Programs with seeds from LAYERED on are one function with many equal blocks, which is cut into pieces.
+LAYERED = 2_000_000
 KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
 SIZES = ("steady", "steady", "varying", "two-towers")
 BACKWARDS = ("backward", "backward", "backward", "retained", "grad", "twice", "double", "in-parts", "raises", "dropped")
@@ -130,7 +132,11 @@ def draw(seed: int) -> Plan:
         between=pick.choice(("nothing", "nothing", "no-grad", "inference", "eval")),
         homogeneous=homogeneous,
     )
-    return plan if seed < WIDER else _wider(plan)
+    if plan.whole:
+        plan = replace(plan, around_all="nothing")
+    if seed < WIDER:
+        return plan
+    return _wider(plan) if seed < LAYERED else _layered(_wider(plan))
 
 
 def _wider(plan: Plan) -> Plan:
@@ -156,6 +162,30 @@ def _wider(plan: Plan) -> Plan:
         sizes=pick.choice(SIZES) if plan.after != "hook-calls" else "steady",
         after=pick.choice((plan.after, plan.after, "input")),
         fails_at=pick.randint(0, 4) if may_fail and pick.random() < 0.5 else None,
+    )
+
+
+def _layered(plan: Plan) -> Plan:
+    pick = random.Random(f"layers of {plan.seed}")
+    inside, output = plan.blocks[0]
+    names = HOMOGENEOUS if plan.homogeneous else (*OPERATIONS, *KEPT)
+    inside = [*inside, *(pick.choice(names) for _ in range(pick.randint(7, 10)))]
+    pick.shuffle(inside)
+    count = pick.randint(5, 7)
+    blocks = [(inside, output)] * count
+    if pick.random() < 0.3:  # two kinds of blocks in turns, or one other block in the middle
+        other = ([*inside, "tanh"], "one")
+        blocks = [*blocks[3:], other, *blocks[:3]] if pick.random() < 0.5 else [(inside, output), other] * 4
+    around_all = pick.choice(("nothing", "nothing", "checkpoint", "reentrant"))
+    return replace(
+        plan,
+        blocks=blocks,
+        shared=True,
+        whole=True,
+        around="nothing",
+        around_all=around_all,
+        sizes="steady",  # a graph with symbolic sizes is not cut
+        fails_at=None,
     )
 
 
@@ -432,7 +462,7 @@ class Run:
         try:
             with torch.autocast("cpu", torch.bfloat16, enabled=plan.autocast):
                 given = x * 1 if plan.after == "input" else x
-                if plan.around_all == "nothing" or plan.whole:
+                if plan.around_all == "nothing":
                     outputs = self._forward(given)
                 else:
                     reentrant = plan.around_all == "reentrant"
