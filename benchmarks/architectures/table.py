@@ -8,7 +8,8 @@ kernels do not run, so no value is compared. A row is right if the second proces
 starts no other process. A size that a kernel computes is wrong on a made-up GPU. The first process may then not call
 the next graph again. Such graphs may lack a hit (``idle`` in --json).
 
-With `--in-pieces`, the first step waits for compiled code, and graphs with equal layers run this step in pieces.
+With `--in-pieces`, models have six layers instead of two. The first step waits for compiled code, and graphs with equal
+layers run this step in pieces.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from benchmarks.architectures.rows import ArchitectureRow, Name, build_parser, choose_rows, report_architectures
 from benchmarks.harness.answers import run_rows
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import Command, Host, fresh_host, with_precompiled
+from benchmarks.harness.hosts import IN_PIECES, Command, Host, fresh_host, with_precompiled
 from benchmarks.harness.made_up import run_on_made_up_gpu
 from benchmarks.harness.result import list_counts
 from benchmarks.harness.state import WAIT_S
@@ -32,7 +33,6 @@ from precompiled.made_up_cuda.kinds import KINDS
 
 # The timeout of a row, in seconds. Rows take far less, even on a loaded 2-core machine.
 ROW_LIMIT_S = 900.0
-IN_PIECES = {"PRECOMPILED_TIERS": "quick,default", "PRECOMPILED_MODE": "wait"}
 SHOWN = 4  # differences shown for a row
 
 
@@ -119,11 +119,12 @@ def examine(
     names: Sequence[Name], say: Say, device: str = "cpu", target: str = "", *, in_pieces: bool = False
 ) -> list[Row]:
     """Run the rows in a process with empty caches, then in a second one. Both use one daemon."""
-    tiers = IN_PIECES if in_pieces else {}
+    depth = {"ZOO_LAYERS": "6"} if in_pieces else {}
+    tiers = {**depth, **IN_PIECES, "PRECOMPILED_MODE": "wait"} if in_pieces else {}
     with fresh_host() as host:
         host.start_daemon()
         first = _run(host, names, device, "first", tiers, lambda text: say(f"nothing cached: {text}"))
-        second = _run(host, names, device, "second", {}, lambda text: say(f"next process:   {text}"))
+        second = _run(host, names, device, "second", depth, lambda text: say(f"next process:   {text}"))
     rows = [_row(name, first[name], second[name], target) for name in names]
     if in_pieces:
         for row, name in zip(rows, names, strict=True):

@@ -24,6 +24,8 @@ LIMIT_S = 1200.0
 
 # The default setting. Most measures disable packages, because they measure the steps after Dynamo's trace.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
+# A setting: graphs with equal layers first run in pieces (client/pieces.py).
+IN_PIECES = {"PRECOMPILED_TIERS": "quick,default"}
 
 Command = dict[str, Any]  # a JSON object: argv, env, cwd
 

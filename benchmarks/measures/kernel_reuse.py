@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.harness.effort import Effort, Say
-from benchmarks.harness.hosts import Host, expect, fresh_host
+from benchmarks.harness.hosts import IN_PIECES, Host, expect, fresh_host
 from benchmarks.harness.result import Result
 from precompiled.store.artifacts import Store
 from precompiled.store.reading import Artifact
 
-PIECES = {"PRECOMPILED_TIERS": "quick,default"}
 # The model that is compiled first, the similar model, and the largest allowed share of built kernels.
 SIMILAR = (("llama", "mistral", 0.25), ("llama", "qwen2", 0.25), ("bert", "roberta", 0.25))
 
@@ -22,7 +21,7 @@ def kernel_reuse(effort: Effort, say: Say) -> list[Result]:
         built, reused = _kernels_after(first, model, effort, say)
         title = f"C++ kernels of {model} after {first}: built / all"
         results.append(Result("n", title, "", goal, [built / (built + reused)]))
-    for name, pieces in (("whole", {}), ("in pieces, then whole", PIECES)):
+    for name, pieces in (("whole", {}), ("in pieces, then whole", IN_PIECES)):
         built, _ = _kernels_after("gpt2", "gpt2_24", effort, say, pieces)
         results.append(Result("n", f"C++ kernels built for 24 layers of GPT-2 after 12 layers, {name}", "", 0, [built]))
     return results

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from benchmarks.harness.effort import Effort, Say
-from benchmarks.harness.hosts import BenchmarkError, fresh_host
+from benchmarks.harness.hosts import IN_PIECES, BenchmarkError, fresh_host
 from benchmarks.harness.result import Result
 from precompiled.store.artifacts import Store
 
 FEW, MANY = 12, 48
-IN_PIECES = {"PRECOMPILED_TIERS": "quick,default", "PRECOMPILED_MODE": "wait"}
+WAITING = {**IN_PIECES, "PRECOMPILED_MODE": "wait"}
 
 
 def layers(effort: Effort, say: Say) -> list[Result]:
@@ -27,7 +27,7 @@ def _seconds(count: int) -> float:
     """Return the seconds that the workers of a fresh host took to compile the pieces of ``count`` layers."""
     with fresh_host() as host:
         host.start_daemon()
-        host.run({"layers": count}, hook=True, extra=IN_PIECES, program="measures.layers_program")
+        host.run({"layers": count}, hook=True, extra=WAITING, program="measures.layers_program")
         host.stop_daemon()
         pieces = [
             one.manifest for one in Store(host.settings.cache_dir).all_artifacts() if ", piece " in one.manifest.name

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psutil
+
 from benchmarks.harness.effort import Effort, Say
-from benchmarks.harness.hosts import BenchmarkError, Host, fresh_host
+from benchmarks.harness.hosts import IN_PIECES, BenchmarkError, Host, fresh_host
 from benchmarks.harness.result import Result
 
-IN_PIECES = {"PRECOMPILED_TIERS": "quick,default"}
 STEPS = 12
 
 
 def pieces_pace(effort: Effort, say: Say) -> list[Result]:
-    """(o) Steps of a GPT-2 in pieces: beside the compile of the whole graph, without a daemon, and of the whole graph.
+    """(o) Steps of a GPT-2 in pieces: beside the compile of the whole graph, and with suspended workers.
 
-    Three processes of one host run one after the other. The second one starts with the pieces of the first one.
+    Two processes run one after the other; the second one starts with the pieces. A third one runs the whole graph.
     """
     beside = Result("o", "gpt2: step in pieces beside the compile of the whole graph / without a compile", "", 1.3)
     pieces = Result("o", "gpt2: step in pieces, without a compile / step of the whole graph", "", None)
     spec = effort.spec(steps=STEPS)
     for _ in range(effort.repeats):
         with fresh_host() as host:
-            host.start_daemon()
-            beside_s = _step_s(host, spec, IN_PIECES, "pending")
-            host.stop_daemon()
-            alone_s = _step_s(host, spec, {**IN_PIECES, "PRECOMPILED_AUTOSTART": "0"}, "pending")
-            host.start_daemon()
-            whole_s = _step_s(host, {**spec, "pending": "wait"}, IN_PIECES, "compiled")
+            daemon = host.start_daemon()
+            beside_s = _step_s(host, spec, "pending")
+            with _suspended(daemon):
+                alone_s = _step_s(host, spec, "pending")
+            whole_s = _step_s(host, {**spec, "pending": "wait"}, "compiled")
         beside.samples.append(beside_s / alone_s)
         pieces.samples.append(alone_s / whole_s)
         say(
@@ -38,9 +39,22 @@ def pieces_pace(effort: Effort, say: Say) -> list[Result]:
     return [beside, pieces]
 
 
-def _step_s(host: Host, spec: dict[str, Any], extra: Mapping[str, str], state: str) -> float:
+@contextmanager
+def _suspended(daemon: int) -> Iterator[None]:
+    """Suspend the processes that a daemon has started, but not the daemon."""
+    processes = psutil.Process(daemon).children(recursive=True)
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+def _step_s(host: Host, spec: dict[str, Any], state: str) -> float:
     """Return the median time of a process's steps. Raises BenchmarkError unless its graphs are then in ``state``."""
-    found = host.run(spec, hook=True, extra=extra)
+    found = host.run(spec, hook=True, extra=IN_PIECES)
     if any(graph["state"] != state or not graph["calls_compiled"] for graph in found["reports"]):
         raise BenchmarkError(f"a graph is not {state}, or never ran compiled: {found['reports']}")
     step_s: float = found["step_s"]

@@ -1,11 +1,13 @@
 """Defines small models of many architectures: random weights, no downloads.
 
 Dropout and other random draws are off, because eager and compiled code draw different numbers. Otherwise, each
-architecture keeps its defaults. Models have two layers, 32 to 64 wide, if the architecture allows it.
+architecture keeps its defaults. Models have two layers (or the number in the variable ZOO_LAYERS), 32 to 64 wide, if
+the architecture allows it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ import transformers
 
 from benchmarks.models.unet import UNet
 
-VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, 2
+VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, int(os.environ.get("ZOO_LAYERS", "2"))
 BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
 # The standard deviation of weights: five times the usual value, with which the attention weights of these small models
 # are nearly equal, so that rounding hides the gradients.

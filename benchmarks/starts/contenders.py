@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness.hosts import PACKAGES
+from benchmarks.harness.hosts import IN_PIECES, PACKAGES
 from benchmarks.models.suite import SHAPES, TASKS
 
 
@@ -43,7 +43,6 @@ class Contender:
 
 
 MODE = "TORCHINDUCTOR_FX_COMPILE_MODE"
-IN_PIECES = {"PRECOMPILED_TIERS": "quick,default"}
 _AOTI: Mapping[str, Any] = {"tasks": ("inference",), "shapes": ("static",), "bytes_of": "model.pt2"}
 
 CONTENDERS: dict[str, Contender] = {

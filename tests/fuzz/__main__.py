@@ -20,7 +20,12 @@ from .check import check_task, quiet
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=400, help="models (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="the first one's (default: %(default)s; from 2000000 on, graphs have equal layers and run in pieces)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the first one's (default: %(default)s; from 2000000 on, graphs have equal layers and run in pieces)",
+    )
     parser.add_argument("--schedules", type=int, default=5, help="of swaps, for each model (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
