@@ -94,7 +94,7 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
 def check_task(task: tuple[int, int]) -> tuple[list[str], collections.Counter[str]]:
     try:
         return check(*task)
-    except Exception as error:  # an error of the fuzz test itself, reported with its seed
+    except (Exception, contenders.Crash) as error:  # an error of the fuzz test itself, reported with its seed
         return [f"seed {task[0]}: the fuzz failed: {type(error).__name__}: {error}"], collections.Counter(failed=1)
 
 

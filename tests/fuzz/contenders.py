@@ -18,6 +18,7 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.utils import output_node
+from torch._subclasses.fake_tensor import FakeTensor
 
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
@@ -26,6 +27,10 @@ from precompiled.torch_internals.eager.stand_in import StandIn
 from precompiled.torch_internals.graph import graph_codec, layers, trace_origin
 
 from .programs import Plan, Run, Story
+
+
+class Crash(BaseException):
+    """Generated code would have crashed here. Not an Exception, because a crash cannot be handled."""
 
 
 def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
@@ -38,6 +43,8 @@ def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[...
     def call(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
+        if any(isinstance(value, FakeTensor) for value in given):
+            raise Crash("generated code would read the memory of a fake tensor")
         # Like generated code (reinterpret_tensor), return a separate tensor over the same memory instead of a view.
         return [
             value.detach() if isinstance(value, torch.Tensor) and value._is_view() else value

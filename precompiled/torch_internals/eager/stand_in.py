@@ -55,15 +55,15 @@ class StandIn:
     """Runs a graph eagerly. Thread-safe."""
 
     def __init__(self, module: torch.fx.GraphModule, run: Callable[..., object] | None = None) -> None:
-        """``run``: runs the graph instead of its operations; it takes and returns what the graph does."""
-        self._run: Callable[..., object] = run or _eager_function(module)
+        """``run``: compiled code that runs the graph instead of its operations."""
+        self._module = module
+        self._run: Callable[..., object] = run or self._operations
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
         self._plain = not _changes_an_input(module)
         self._writes = any(operation_effects.writes(node) for node in _calls(module))
         self._last = _last(module)
         self._symbolic = _symbolic_sizes(module)
         self._draws: bool | None = None
-        self._module = module
         # Maps the positions of the inputs that require a gradient to the positions of the inputs that never get one.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
@@ -84,6 +84,11 @@ class StandIn:
         for at, dimensions in self._symbolic:
             _mark(outputs[at], dimensions)
         return outputs
+
+    @cached_property
+    def _operations(self) -> Callable[..., object]:
+        """Runs the graph's operations, also on fake tensors. Compiled code would read the memory of fake tensors."""
+        return _eager_function(self._module)
 
     @cached_property
     def effects(self) -> undo_effects.Effects:
@@ -135,7 +140,7 @@ class StandIn:
         if not asked:
             return frozenset()
         if asked not in self._apart:
-            self._apart[asked] = autograd_edges.without_gradient(self._run, args, positions)
+            self._apart[asked] = autograd_edges.without_gradient(self._operations, args, positions)
         return self._apart[asked]
 
     def _differentiable(self, args: Sequence[object]) -> list[int]:
@@ -177,7 +182,7 @@ class StandIn:
     def draws(self, args: Sequence[object]) -> bool:
         """Whether a run draws random numbers."""
         if self._draws is None:
-            self._draws = enclosing_regions.draws(self._run, args)
+            self._draws = enclosing_regions.draws(self._operations, args)
         return self._draws
 
 
