@@ -77,6 +77,8 @@ def _print_screen(show: Callable[[], None], rest: str) -> None:
     shown = fitting(lines, 0)
     if shown < len(lines):
         shown = fitting(lines, 1)
+        while shown and (not lines[shown - 1] or lines[shown - 1].endswith(":")):  # a heading without its lines
+            shown -= 1
     for line in lines[:shown]:
         click.echo(line)
     say_left_out(lines, shown, f"more lines: {rest}")

@@ -268,7 +268,8 @@ def _show_traced(run: Run) -> None:
     if audited:
         click.echo(f"\n{describe_audit(len(audited))}")
     helpers = [trace for trace in found if trace.is_helper]
-    others = [trace for trace in found if not trace.is_helper]
+    # A process reports the reasons of its traces when it ends.
+    others = [trace for trace in found if not trace.is_helper and trace.state]
     rows = [(trace.name, human_seconds(trace.seconds), trace.state, trace.why) for trace in others]
     _show_table(f"{outcomes.WHY_TRACED}:", rows)
     if helpers:

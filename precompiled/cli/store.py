@@ -113,7 +113,7 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
     are enough. For a FUNCTION such as `model.Net.forward`, shows the entries of its package.
     """
     store = open_store(settings)
-    rest = "" if show_all or with_code else ALL_SHOWS
+    rest = "" if show_all or with_code else f"{ALL_SHOWS}, and --code shows what Inductor generated"
     if functions.is_function(key):
         found = functions.show_document(store, key)
         out.result(found, lambda: functions.show(found), rest)
@@ -158,8 +158,6 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
             click.echo(f"used by the package of {name}")
         _show(artifacts, failure, show_all)
         graph.show(operations, None if show_all else MAX_OPERATIONS)
-        if artifacts and not with_code and not show_all:
-            click.echo("\n--all prints everything, and --code the code that Inductor generated.")
         for slot, found in texts.items():
             code.show(slot, found)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from precompiled.core.names import shorten_paths
 from precompiled.core.words import format_count
 from precompiled.graph import difference, listing
 from precompiled.graph.difference import Change
@@ -316,7 +317,10 @@ def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None,
     """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function
-    texts = [{(place.file, place.line): place.code for place in _lines(program)} for program in (before, after)]
+    texts = [
+        {(shorten_paths(place.file), place.line): place.code for place in _lines(program)}
+        for program in (before, after)
+    ]
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
 
 
@@ -347,4 +351,5 @@ def _in_common(program: ProgramData, other: ProgramData) -> float:
 
 
 def _files(program: ProgramData) -> set[str]:
-    return {operation.place.file for operation in listing.operations(program) if operation.place}
+    # Without the folder of installed packages, so that one library in two environments is one file.
+    return {shorten_paths(place.file) for place in _lines(program)}

@@ -285,6 +285,20 @@ def test_different_graph_is_not_a_version_of_the_same_graph() -> None:
     assert causes.new(PROGRAM).line == "/home/me/model.py:12, in forward: return x * 2 + y"
 
 
+def test_an_installed_library_in_two_environments_is_one_file() -> None:
+    def installed(environment: str, code: str) -> Callable[[dict[str, Any]], Any]:
+        return put("about", "places", [[f"{environment}/lib/python3.11/site-packages/nets/model.py", 12, "f", code]])
+
+    before = changed(installed("/old/venv", "return x * 2 + y"))
+    after = changed(everything(installed("/new/venv", "return x * 2 + y"), put(*ARGS, 0, "dtype", "bfloat16")))
+    assert causes.is_version_of("f [0/0]", after, "f [0/0]", before)
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert found.short == "new dtype"
+    upgraded = changed(everything(installed("/new/venv", "return x * 3 + y"), put(*NODES, 2, 2, 1, 3)))
+    (found,) = causes.causes(before, upgraded, difference.compare(before, upgraded))
+    assert found.short == "edit at model.py:12" and "precompiled watch" not in found.advice
+
+
 def test_a_cause_is_plain_data() -> None:
     (found,) = of(put("modes", "grad", False))
     assert json.loads(json.dumps(vars(found))) == vars(found)

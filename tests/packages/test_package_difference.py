@@ -69,7 +69,7 @@ def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
             "DICT_KEYS_MATCH",
             [["class", "builtins", "dict", "a"], [["str", "'a'"]]],
             [["class", "builtins", "dict", "a"], [["str", "'a'"], ["str", "'b'"]]],
-            "here, [['str', \"'a'\"], ['str'",
+            "['a'] here, ['a', 'b'] there",
         ),
     ],
 )

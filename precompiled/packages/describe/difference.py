@@ -221,6 +221,8 @@ def _shown(value: Any) -> str:
         text = value[1]
     elif isinstance(value, list) and value and value[0] in (*_CODE_OF, "module"):
         text = " ".join(map(str, [value[0], ".".join(map(str, value[1:3]))]))
+    elif isinstance(value, list) and value and all(isinstance(item, list) and item for item in value):
+        text = f"[{', '.join(map(_shown, value))}]"
     else:
         text = value if isinstance(value, str) else repr(value)
     return text if len(text) < MAX_CHARS else text[: MAX_CHARS - 3] + "..."
