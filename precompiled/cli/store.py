@@ -116,7 +116,7 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
     rest = "" if show_all or with_code else f"{ALL_SHOWS}, and --code shows what Inductor generated"
     if functions.is_function(key):
         found = functions.show_document(store, key)
-        out.result(found, lambda: functions.show(found), rest)
+        out.result(found, lambda: functions.show(found), "" if show_all else ALL_SHOWS)
         return
     whole = resolve(store, [check(key)])[0]
     artifacts = store.lookup(whole)
