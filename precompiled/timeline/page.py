@@ -105,6 +105,8 @@ def _headline(item: Start) -> str:
             f"The first step ended after {ours:.1f} s. With plain torch.compile and empty caches, it takes at least "
             f"{plain:.1f} s"
         )
+    if abs(plain - ours) < 0.05:
+        return f"The first step ended after {ours:.1f} s, as with plain torch.compile and empty caches"
     how = "earlier" if plain >= ours else "later"
     return (
         f"The first step ended after {ours:.1f} s, <b>{abs(plain - ours):.1f} s {how}</b> than with plain "

@@ -50,7 +50,7 @@ def test_notebook_that_is_run_again_traces_nothing(served: Host, monkeypatch: py
     assert first[2].startswith("precompiled: 1 graph: 1 compiled, after "), first
     assert "scaled [0/0]  swap  " in first[5] and "traced: __main__.scaled" in first[5], first
     assert first[6].startswith("notebook, process-") and "of 1 graph: no hits, 1 new graph" in first[6], first
-    assert "no-daemon: no daemon listens" in first[7], first
+    assert "no-daemon: no daemon runs" in first[7], first
     assert first[8].strip() == "recorded ['swap']"
     assert first[0] == first[1] == first[3] == first[9] == ""
 

@@ -82,6 +82,13 @@ def test_a_start_with_an_unknown_compile_time_claims_no_gain() -> None:
     assert text.count("plain, empty caches (at least)") == 2, "in the picture and in a tile"
 
 
+def test_a_start_without_gain_claims_none() -> None:
+    inline = process({"name": "f", "state": "bypassed", "source": "inline", "reason": "freezing", "message": "m"})
+    inline.graphs["1"]["spans"] = [[IN_PROCESS, 10.5, 1.5, 7]]
+    text = page(Facts(0.0, 60.0, [inline], [], {}), ["python", "a.py"], 60.0, "t.json")
+    assert "The first step ended after 3.0 s, as with plain torch.compile and empty caches<" in text
+
+
 def test_a_compile_that_raised_has_a_bar_and_no_compiled_code() -> None:
     raised = process({"name": "f", "state": "bypassed", "reason": "no-compiler", "message": "", "spans": []})
     raised.graphs["1"]["spans"] = [[IN_PROCESS, 10.5, 1.0, 7]]
