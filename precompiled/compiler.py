@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from precompiled import parts, wire
+from precompiled.client import kernel_jobs
 from precompiled.core.errors import (
     DEVICE_LOST,
     GPU_UNAVAILABLE,
@@ -76,7 +77,7 @@ def run_job(job: wire.Job) -> wire.Finished:
         _records[root] = JobRecord(root, _ready)
     record = _records[root]
     record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
-    finished = _run_job(job, record)
+    finished = kernel_jobs.run_job(job, record) if kernel_jobs.is_kernel(job) else _run_job(job, record)
     record.end(finished.outcome, finished.reason)
     return finished
 

@@ -188,8 +188,8 @@ class Rejected(Message, frozen=True):
 
     Codes of an immediate reply: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device",
     "key-quarantined", "worker-cannot-start", "stopping". Codes that end an accepted job: "compile-failed",
-    "device-lost", "gpu-unavailable", "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted",
-    "too-many-variants", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping".
+    "device-lost", "gpu-unavailable", "kernel-ahead", "made-up-device", "store-unwritable", "store-unreadable",
+    "store-untrusted", "too-many-variants", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping".
     docs/reference/protocol.md explains each.
     """
 

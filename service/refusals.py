@@ -8,6 +8,7 @@ from precompiled import wire
 from precompiled.core.errors import (
     DEVICE_LOST,
     GPU_UNAVAILABLE,
+    KERNEL_AHEAD,
     MADE_UP_DEVICE,
     NO_COMPILER,
     NO_COMPILER_ACTION,
@@ -19,6 +20,7 @@ from precompiled.core.errors import (
 WITHOUT_A_RECORD = {
     DEVICE_LOST: "The next process that needs the graph submits it again",
     GPU_UNAVAILABLE: "A worker needs a CUDA context, and memory for its measurements",
+    KERNEL_AHEAD: "Nothing to do: the program compiles the kernel",
     MADE_UP_DEVICE: "Compile the graph on a host with the GPU",
     NO_COMPILER: NO_COMPILER_ACTION,
     STORE_UNWRITABLE: "`precompiled doctor` names the directory that cannot be written",

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
+import os
 import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from precompiled import parts
+from precompiled.client.kernels_ahead import KernelsAhead
 from precompiled.client.process import PROCESS
 from precompiled.core import interruptions
 from precompiled.core.errors import STORE_UNWRITABLE, StoreError, code_of
@@ -77,6 +81,8 @@ class KernelLookup:
     Implements KernelLookupProtocol (torch_internals/client/triton_cache.py).
     """
 
+    is_worker = False
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._store = TritonKernels(settings.cache_dir, settings.base, self._on_base_problem)
@@ -86,6 +92,8 @@ class KernelLookup:
         # The seconds for which this process may still wait for kernels that the remote lacks.
         self._left_s = settings.remote_ahead_s if settings.remote else 0.0
         self._puts = bool(settings.remote)
+        self._ahead: KernelsAhead | None = None
+        self._began: dict[str, float] = {}  # maps the key of a kernel that is being compiled to the time of its begin
         self._turns: weakref.WeakValueDictionary[str, KernelTurn] = weakref.WeakValueDictionary()
 
     def begin(self) -> None:
@@ -94,13 +102,19 @@ class KernelLookup:
             from precompiled.torch_internals.client import triton_cache
 
             self.has_begun = triton_cache.install(self)
-            if not self.has_begun:
+            if self.has_begun:
+                if PROCESS.recorder is None:  # watch mode captures graphs only
+                    self._ahead = KernelsAhead(self._settings)
+                    self._ahead.begin()
+            else:
                 log.info("the program has a cache manager of its own for Triton, which stays")
         except Exception as error:  # noqa: BLE001 - the program's import of Triton must not fail
             interruptions.pass_on(error)
             self.failed(error)
 
     def find(self, key: str, *, in_turn: bool) -> tuple[dict[str, bytes] | None, KernelTurn | None]:
+        if self._ahead is not None:
+            self._ahead.first_use()
         files = self._read(key)
         if files is None and PROCESS.ahead is not None and PROCESS.ahead.under_way and PROCESS.ahead.wait():
             files = self._read(key)
@@ -112,6 +126,8 @@ class KernelLookup:
         if files is not None and turn is not None:
             turn.end()
             turn = None
+        if files is None:
+            self._began[key] = time.monotonic()
         return files, turn
 
     def publish(self, key: str, name: str, files: dict[str, bytes]) -> None:
@@ -124,16 +140,25 @@ class KernelLookup:
         self.used.add(key)
         self._put(key)
 
-    def failed(self, error: Exception) -> None:
-        from precompiled.client import session
+    def note(self, key: str, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+        if self._ahead is not None:
+            began = self._began.pop(key, None)
+            self._ahead.note(key, name, describe, 0.0 if began is None else time.monotonic() - began)
 
+    def failed(self, error: Exception) -> None:
         code = code_of(error, STORE_UNWRITABLE if isinstance(error, OSError) else "internal-error")
         try:
+            from precompiled.client import session
+
             session.current().ledger.count_reason("fallbacks", code)
             session.current().outcomes.warn_once(code, f"Triton compiles kernels in this process ({code}): {error}")
         except Exception as problem:  # noqa: BLE001 - an invalid setting, for example
             interruptions.pass_on(problem)
             log.warning("Triton compiles kernels in this process (%s): %s (not counted: %s)", code, error, problem)
+
+    def after_fork(self) -> None:
+        if self._ahead is not None:
+            self._ahead.after_fork()
 
     def at_exit(self) -> None:
         """Report the used kernels to the remote's helper. With a session, the session reports them."""
@@ -161,7 +186,8 @@ class KernelLookup:
             held.end()  # the exception of a failed compile has kept this thread's turn
         try:
             self._store.prepare()
-            turn = kernel_turns.take(self._store.tmp, key)
+            limit_s = math.inf if self._ahead is None else self._ahead.patience_s(key)
+            turn = kernel_turns.take(self._store.tmp, key, is_worker=self.is_worker, limit_s=limit_s)
         except (OSError, StoreError) as error:
             self.failed(error)
             return None
@@ -192,3 +218,11 @@ class KernelLookup:
         from precompiled.client import session
 
         session.current().outcomes.base_left_out(reason)
+
+
+def _after_fork_in_child() -> None:
+    if isinstance(PROCESS.kernels, KernelLookup):
+        PROCESS.kernels.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

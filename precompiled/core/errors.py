@@ -28,6 +28,8 @@ SLOWER_THAN_EAGER = "slower-than-eager"
 CRASHES_PROCESSES = "crashes-processes"
 # A worker, or a process that records its run, cannot write to the store.
 STORE_UNWRITABLE = "store-unwritable"
+# A worker cannot compile a Triton kernel ahead of the program.
+KERNEL_AHEAD = "kernel-ahead"
 
 
 class PrecompiledError(Exception):

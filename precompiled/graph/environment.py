@@ -309,6 +309,11 @@ def likely_device() -> str:
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
 
 
+def gpu_model(device: str) -> str:
+    """The model of a GPU."""
+    return str(torch.cuda.get_device_properties(device).name)
+
+
 def worker_for(
     device: str, modules: Mapping[str, str] | None = None, *, without_gpu: bool = False
 ) -> tuple[Interpreter, str]:

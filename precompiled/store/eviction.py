@@ -11,7 +11,7 @@ from pathlib import Path
 
 from precompiled.core.errors import StoreError
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch
+from precompiled.store import recipe_lists, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.crashes import CRASHES, LOADING
 from precompiled.store.trees import is_directory, remove_at_once, remove_tree, weigh_tree
@@ -55,6 +55,7 @@ def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
     """
     removed = Evicted(0, 0, store.packages.clear())
     TritonKernels(store.root).clear()
+    recipe_lists.clear(store.root)
     if with_scratch:
         _remove_artifact(store, store.root / scratch.SCRATCH)
     for name in store.names():

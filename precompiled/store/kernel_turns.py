@@ -9,6 +9,7 @@ too.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 
 STALL_S = 60.0
 LOOK_S = 0.02  # flock has no time limit
+_WORKER = "worker"
 _SUSPENDED, _DEAD = (b"T", b"t"), (b"", b"Z", b"X")  # states of processes in /proc
 
 
@@ -74,8 +76,11 @@ def find_state(folder: Path, key: str) -> TurnState:
         os.close(fd)
 
 
-def take(folder: Path, key: str) -> KernelTurn | None:
+def take(folder: Path, key: str, *, is_worker: bool = False, limit_s: float = math.inf) -> KernelTurn | None:
     """Begin a turn. If another process holds the turn, wait until that turn has ended, and return None. Raises OSError.
+
+    - ``is_worker``: this process is a worker of the daemon, whose priority is low
+    - ``limit_s``: the longest wait for a worker, in seconds
 
     The folder must exist, and only this user may be able to write to it.
     """
@@ -83,21 +88,22 @@ def take(folder: Path, key: str) -> KernelTurn | None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if not _is_locked(fd):
-            _wait(fd)
+            _wait(fd, limit_s)
             os.close(fd)
             return None
         os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        os.pwrite(fd, f"{os.getpid()} {_WORKER if is_worker else ''}".encode(), 0)
         return KernelTurn(path, fd)
     except BaseException:
         os.close(fd)
         raise
 
 
-def _wait(fd: int) -> None:
-    """Wait until the holder's turn has ended, or the holder makes no progress."""
+def _wait(fd: int, limit_s: float) -> None:
+    """Wait until the holder's turn has ended, or the holder makes no progress, or is a worker and the time is up."""
     progress, since = -1, time.monotonic()
-    while not _is_locked(fd):
+    until = since + limit_s
+    while not _is_locked(fd) and (time.monotonic() < until or _WORKER not in _holder(fd)):
         beat = os.fstat(fd).st_mtime_ns
         if beat != progress:
             progress, since = beat, time.monotonic()
@@ -122,9 +128,14 @@ def _is_suspended(fd: int) -> bool:
 
 def _process_state(fd: int) -> bytes:
     """The holder's state in /proc, or b"" if no process has its number."""
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(os.pread(fd, 20, 0))}/stat", "rb") as file:
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(_holder(fd)[0])}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0]
     return b""
+
+
+def _holder(fd: int) -> list[str]:
+    """The holder's process number, and _WORKER if the holder is a worker."""
+    return os.pread(fd, 40, 0).decode("ascii", "replace").split()
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

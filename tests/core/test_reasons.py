@@ -48,7 +48,7 @@ _POSITIONS = {
     "code_of": 1,
 }
 # Keywords and assigned names whose values are codes.
-_NAMES = {"code", "reason", "CORRUPT", "CRASHES_PROCESSES", "SLOWER_THAN_EAGER"}
+_NAMES = {"code", "reason", "CORRUPT", "CRASHES_PROCESSES", "KERNEL_AHEAD", "SLOWER_THAN_EAGER"}
 # cli/daemon.py forms these codes as f"start-{outcome.kind}", so no source contains them as whole strings.
 COMPOSED = {"start-timed-out", "start-failed"}
 

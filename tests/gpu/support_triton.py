@@ -29,9 +29,11 @@ def {name}(x, out, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(out + i, tl.load(x + i, mask=i < n) * {number}, mask=i < n)
 """
-# If HOLD names a pipe, each compiler process waits until the test has opened the pipe and closed it again.
+# Workers get no TOOLS_LOG, so their compilers have a file of their own. If HOLD names a pipe, each compiler process
+# waits until the test has opened the pipe and closed it again.
 WRAPPER = """#!/bin/sh
-case "$*" in --version) ;; *) echo {kind} >> "$TOOLS_LOG"; [ -z "$HOLD" ] || cat "$HOLD" ;; esac
+log=${{TOOLS_LOG:-{folder}/of-workers}}
+case "$*" in --version) ;; *) echo {kind} >> "$log"; [ -z "$HOLD" ] || cat "$HOLD" ;; esac
 exec {tool} "$@"
 """
 OWN_MANAGER = """
@@ -94,7 +96,7 @@ def tools(folder: Path, python: str = sys.executable) -> dict[str, str]:
         ("CC", "cc", shutil.which("gcc")),
     ):
         path = folder / variable
-        path.write_text(WRAPPER.format(kind=kind, tool=tool))
+        path.write_text(WRAPPER.format(kind=kind, tool=tool, folder=folder))
         path.chmod(0o755)
         found[variable] = str(path)
     return found

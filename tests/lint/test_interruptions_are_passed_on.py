@@ -10,10 +10,19 @@ import precompiled
 
 ROOT = Path(precompiled.__file__).parent
 # Rooms whose code runs in processes of precompiled's own.
-OWN_PROCESSES = ("cli/", "compiler.py", "farm/", "remote/", "torch_internals/worker/", "watch/")
+OWN_PROCESSES = (
+    "cli/",
+    "client/kernel_jobs.py",
+    "compiler.py",
+    "farm/",
+    "remote/",
+    "torch_internals/worker/",
+    "watch/",
+)
 # Functions that run in threads of precompiled's own, where Python calls no signal handler of the program.
 OWN_THREADS = {
     "client/connection.py": {"_work", "_replied"},
+    "client/kernels_ahead.py": {"_begin", "_submit_for_this_gpu"},
     "client/pending.py": {"_work", "_guarded"},
     "client/progress.py": {"look"},
     "packages/publisher.py": {"_run", "_write"},

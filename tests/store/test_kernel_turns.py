@@ -161,3 +161,14 @@ def test_descriptor_that_the_program_reuses_is_left_alone(tmp_path: Path) -> Non
     os.fstat(fd)  # raises if the descriptor was closed
     os.close(fd)
     os.close(own)
+
+
+def test_process_waits_for_a_worker_no_longer_than_its_limit(tmp_path: Path) -> None:
+    worker = kernel_turns.take(tmp_path, KEY, is_worker=True)
+    assert worker is not None and kernel_turns.find_state(tmp_path, KEY) is kernel_turns.TurnState.HELD
+    assert kernel_turns.take(tmp_path, KEY, limit_s=0.0) is None, "the turn has not ended"
+    worker.end()
+    with holder(tmp_path) as process:
+        threading.Timer(0.2, process.kill).start()
+        assert kernel_turns.take(tmp_path, KEY, limit_s=0.0) is None
+        assert process.wait(60) != 0, "the limit does not apply to a program's turn"

@@ -14,11 +14,14 @@ The key of a kernel contains Triton's own key: the sources of Triton, the kernel
 reads, arguments, options, the GPU's architecture and the version of ptxas. The key of a C module also contains what
 its machine code depends on, and the key of an autotuner's times contains the GPU's model.
 
+The recipe of a kernel (user_code/kernel_recipes.py) comes from the local variables ``src``, ``options`` and ``backend``
+of Triton's function ``compile``, which calls the manager.
+
 The store does not serve a process that changes what Triton compiles without changing Triton's key (``_is_shared``).
 
-Private names: triton.knobs.{build.impl, cache.manager_class, compilation.{always_compile, dump_ir, override,
+Private names: triton.knobs.{build.impl, cache.{dir, manager_class}, compilation.{always_compile, dump_ir, override,
 use_ir_loc}, nvidia.mock_ptx_version, propagate_env, runtime.add_stages_inspection_hook},
-triton.runtime.cache.FileCacheManager.key.
+triton.runtime.cache.FileCacheManager.key, triton.compiler.compiler.{ASTSource, compile}.
 Checked on 2.11.0, 2.15.0 with the Triton that they require, and on 2.13.0 with Triton 3.7.0.
 """
 
@@ -28,7 +31,9 @@ import json
 import os
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -60,6 +65,11 @@ class KernelLookupProtocol(Protocol):
     def publish(self, key: str, name: str, files: dict[str, bytes]) -> None:
         """Publish a kernel that this process has compiled."""
 
+    def note(self, key: str, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+        """Note that this process uses a kernel. ``describe``: returns its recipe (user_code/kernel_recipes.py), or
+        raises Bypass.
+        """
+
     def failed(self, error: Exception) -> None:
         """Report an error. The kernel is compiled as without the store."""
 
@@ -85,6 +95,21 @@ def remove() -> None:
         del knobs.cache.manager_class
 
 
+@contextmanager
+def used(lookup: KernelLookupProtocol, folder: str) -> Iterator[None]:
+    """Within this context, Triton uses the store, and keeps its own files in ``folder``. Raises ValueError if this
+    process has a cache manager of its own.
+    """
+    if not install(lookup):
+        raise ValueError("this process has a cache manager of its own for Triton")
+    try:
+        knobs.cache.dir = folder
+        yield
+    finally:
+        del knobs.cache.dir
+        remove()
+
+
 class StoreCacheManager(FileCacheManager):
     """Triton's manager of one kernel's files, with the store behind it."""
 
@@ -100,6 +125,7 @@ class StoreCacheManager(FileCacheManager):
         if (found and filename in found) or self._lookup is None:
             return found
         if self._copied(filename):
+            self._note(filename, sys._getframe(1))
             return super().get_group(filename)
         # Another process may have compiled the kernel meanwhile into the same folder.
         found = super().get_group(filename)
@@ -133,6 +159,7 @@ class StoreCacheManager(FileCacheManager):
         path = super().put_group(filename, group)
         if self._lookup is not None and self._has_code and not _has_override(self._new[filename]):
             self._publish(filename)
+            self._note(filename, sys._getframe(1))
         self._end_turn()
         return str(path)
 
@@ -164,6 +191,26 @@ class StoreCacheManager(FileCacheManager):
             interruptions.pass_on(error)
             self._lookup.failed(error)
         self._end_turn()
+
+    def _note(self, filename: str, caller: FrameType) -> None:
+        """Note the kernel that Triton's function ``compile`` compiles."""
+        assert self._lookup is not None
+        from triton.compiler import compiler  # this file is imported while Triton is imported
+
+        from precompiled.torch_internals.user_code import kernel_recipes
+
+        found = caller.f_locals
+        if caller.f_code is not compiler.compile.__code__ or type(found["src"]) is not compiler.ASTSource:
+            return  # of IR, or in another language
+
+        def describe() -> dict[str, Any]:
+            return kernel_recipes.describe(found["src"], found["options"], found["backend"])
+
+        try:
+            self._lookup.note(self._store_key(filename), filename.rpartition(".")[0], describe)
+        except Exception as error:  # noqa: BLE001 - Triton uses the kernel nevertheless
+            interruptions.pass_on(error)
+            self._lookup.failed(error)
 
     def _end_turn(self) -> None:
         if self._turn is not None:

@@ -31,6 +31,7 @@ from typing import Any
 
 from precompiled.core import definitions
 from precompiled.core.errors import Bypass
+from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import program_source, program_units
 from precompiled.torch_internals.user_code.program_source import OURS, PROGRAMS, Source
 
@@ -75,6 +76,11 @@ def innermost(kernel: object) -> Any:
     while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
         kernel = kernel.fn
     return kernel
+
+
+def is_in_module(function: Any) -> bool:
+    """Whether a kernel's module has the kernel, or a wrapper of the kernel, under the kernel's name."""
+    return innermost(object_at(function.__module__, function.__name__)) is function
 
 
 def compare(name: str, digest: str) -> None:

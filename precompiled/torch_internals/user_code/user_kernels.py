@@ -33,7 +33,6 @@ import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass
-from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import program_kernels, user_modules
 from precompiled.torch_internals.user_code.program_source import PROGRAMS
 
@@ -116,7 +115,7 @@ def _name(kernel: object) -> user_modules.Name:
 def _name_of_function(function: Any) -> user_modules.Name | None:
     """The name under which a module has a function's wrapper (heuristics, autotuner); None if it cannot be imported."""
     module, name = function.__module__, function.__name__
-    if module in PROGRAMS or program_kernels.innermost(object_at(module, name)) is not function:
+    if module in PROGRAMS or not program_kernels.is_in_module(function):
         return None
     return [module, name, user_modules.modules_digest([module], code="user-kernel")]
 
