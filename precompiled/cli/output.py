@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from precompiled.core.words import human_seconds, sentence
+from precompiled.core.words import format_count, human_seconds, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,8 @@ def _print_screen(show: Callable[[], None], rest: str) -> None:
             shown -= 1
     for line in lines[:shown]:
         click.echo(line)
-    say_left_out(lines, shown, f"more lines: {rest}")
+    if left := len(lines) - shown:
+        click.echo(f"and {format_count(left, 'more line')}: {rest}")
 
 
 def fitting(lines: Sequence[str], more: int) -> int:

@@ -136,6 +136,10 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     is_edited = any(cause.kind == "edit" for cause in of_graph)
     more = listing.different_parameters(before, after)
     of_inputs = list(_inputs(by_section.get("inputs", []), at, more, is_alone=not found, is_edited=is_edited))
+    is_other_way = any(cause.short.startswith("other way") for cause in of_graph)
+    counts_inputs = any(change.where == "number of inputs" for change in by_section.get("inputs", []))
+    if is_other_way and counts_inputs and all(cause.kind == "input" for cause in of_inputs):
+        of_inputs = []  # other lines use other inputs
     found += of_inputs
     if of_inputs:  # changed sizes or dtypes change constants of the graph, which are not causes
         of_graph = [cause for cause in of_graph if cause.kind in ("operator", "edit")]
@@ -248,23 +252,38 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
     if place is None:
         return
     now, then = listing.place(after, *place), listing.place(before, *place)
-    line = now or then
     operations = _operations(before, after, place)
-    edit = _edit(before, after, then, now, operations)
+    # A different number of inputs shifts all operations.
+    is_aligned = len(before["inputs"]["args"]) == len(after["inputs"]["args"])
+    is_same_line = is_aligned and now is not None and then is not None and now.code == then.code
+    old, new = (then, now) if is_aligned and now and then and not is_same_line else _own_lines(before, after)
+    line = new or old
     if not operations:
         operator = listing.operator(after["graph"][place[0]][place[1]])
-        yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(line or ""))
-    elif edit is not None:
-        yield edit
-    elif line is None:
-        return
-    elif now is not None and then is not None and now.code == then.code and now.code:
+        yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(now or then or ""))
+    elif line is not None and _edited(before, after, old, new):
+        was = _codes(old, new) if old is None or new is None or old.code != new.code else operations
+        yield Cause("edit", f"edit at {line.short}", was, str(line) if new else f"before the edit {line}")
+    elif is_same_line and now is not None and now.code:
         kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
-        yield Cause(kind, f"other {short} at {line.short}", operations, str(line))
-    elif now is not None and then is not None and (then not in _places(after) or now not in _places(before)):
+        yield Cause(kind, f"other {short} at {now.short}", operations, str(now))
+    elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
-        lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
-        yield Cause("way", f"other way at {now.short}", lines, str(now))
+        yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", str(new))
+
+
+def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:
+    """The first line of each program whose text the other program lacks."""
+    one, other = _lines(before), _lines(after)
+    codes = [{place.code for place in lines} for lines in (one, other)]
+    return (
+        next((place for place in one if place.code not in codes[1]), None),
+        next((place for place in other if place.code not in codes[0]), None),
+    )
+
+
+def _codes(old: listing.Place | None, new: listing.Place | None) -> str:
+    return " -> ".join(repr(place.code) if place and place.code else difference.NONE for place in (old, new))
 
 
 def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
@@ -283,25 +302,6 @@ def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int])
         for program in (before, after)
     ]
     return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
-
-
-def _edit(
-    before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None, operations: str
-) -> Cause | None:
-    """The edit of a line, or None. ``then``, ``now``: the lines of the first operation that differs."""
-    if not _edited(before, after, then, now):
-        return None
-    if now is None or then is None or now.code == then.code:
-        # Other inputs shift the operations, so search for the first line that only one program has.
-        codes = [{place.code for place in _lines(program)} for program in (before, after)]
-        now = next((place for place in _lines(after) if place.code not in codes[0]), None)
-        then = next((place for place in _lines(before) if place.code not in codes[1]), None)
-    line = now or then
-    if line is None:
-        return None
-    texts = [repr(place.code) if place and place.code else difference.NONE for place in (then, now)]
-    was = f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else operations
-    return Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
 
 
 def _lines(program: ProgramData) -> list[listing.Place]:

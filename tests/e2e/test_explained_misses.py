@@ -1,4 +1,4 @@
-"""Tests that `explain` names the cause and the source line of ten deliberate cache misses.
+"""Tests that `explain` names the cause and the source line of deliberate cache misses.
 
 Daemon and compiles are real. With ``-s`` pytest shows the time of each answer. The time is not checked, because the
 machine may be busy.
@@ -61,6 +61,22 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
         "edit",
         ["edit at program.py:9: 'hidden = x * 2.0' -> 'hidden = x * 3.0'", "program.py:9, in scaled"],
     ),
+    "edit that adds an input": (
+        (
+            "\n\ndef scaled(x):\n    hidden = x * 2.0",
+            "\nbias = torch.ones(16)\ndef scaled(x):\n    hidden = x * 2.0 + bias",
+        ),
+        "edit",
+        ["edit at program.py:9: 'hidden = x * 3.0' -> 'hidden = x * 2.0 + bias'", "program.py:9, in scaled"],
+    ),
+    "lines that an edit has moved": (
+        (
+            "def scaled(x):\n    hidden = x * 2.0",
+            "bias = torch.ones(16)\n\ndef scaled(x):\n    hidden = x * 2.0 - bias",
+        ),
+        "way",
+        ["other way at program.py:11: from program.py:9: 'hidden = x * ", "'hidden = x * 2.0 - bias'", "if you edited"],
+    ),
     "option": (
         ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}"),
         "setting",
@@ -120,7 +136,7 @@ def asked(host: Host, *arguments: str) -> tuple[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # a dozen processes, one after the other, with a compile each
-def test_explain_names_the_cause_of_ten_deliberate_misses(served: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_names_the_cause_of_deliberate_misses(served: Host, capsys: pytest.CaptureFixture[str]) -> None:
     folder = served.project(program=PROGRAM, explained_ops=OPERATOR)
     (served.root / "libraries" / "triton-3.99.0.dist-info").mkdir(parents=True)
     (served.root / "libraries" / "triton-3.99.0.dist-info" / "METADATA").write_text(

@@ -222,6 +222,15 @@ def test_an_edit_is_named_although_other_inputs_shift_the_operations() -> None:
     assert (value.short, value.what) == ("other value of self.n", "2 -> 3; 1 more parameter: self.w")
 
 
+def test_other_lines_with_another_input_are_the_cause_if_an_edit_may_have_shifted_them() -> None:
+    """An edit above the function and a different branch of the program look alike, so the advice names both."""
+    moved = put("about", "places", [["/home/me/model.py", 14, "forward", "return x * 3 + y + z"]])
+    (found,) = of(everything(put(*NODES, 2, 2, 1, 3), moved, _with_a_third_input("z")))
+    assert (found.kind, found.short) == ("way", "other way at model.py:14")
+    assert found.what == "from model.py:12: 'return x * 2 + y' -> 'return x * 3 + y + z'"
+    assert "if you edited the code" in found.advice
+
+
 def test_a_size_that_dynamo_made_dynamic_is_not_called_a_requested_range() -> None:
     """Dynamo adds the size as an input, so all later inputs shift. y's shape must not be compared with x's."""
     size = everything(
