@@ -38,8 +38,9 @@ $(STAMP): pyproject.toml .ci/prerequisites.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-torch-*
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
-	@# An environment of an earlier commit has the distribution under this name.
+	@# An environment and a checkout of an earlier commit have the distribution under this name.
 	@$(BIN)/python -m pip uninstall -qq --yes precompiled
+	@rm -rf precompiled.egg-info
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' 'torch==$(TORCH)'
 	@touch $@
 

@@ -115,7 +115,7 @@ def golden(name: str, screen: str) -> None:
     text = re.sub(r"N (s|min|h|ms)\b", "N s", re.sub(r"N (KiB|MiB)", "N MiB", text))
     text = re.sub(r"(\w{4})\w*\.\.(?!\.)", r"\1..", text)  # a name is shortened if the numbers beside it need the room
     text = re.sub(r"( for N s) \(.*", r"\1", text)
-    text = "\n".join(re.sub(r" {2,}", "  ", line) for line in text.splitlines()) + "\n"
+    text = "\n".join(re.sub(r"^ +| {2,}", "  ", line) for line in text.splitlines()) + "\n"
     file = GOLDENS / f"{name}.txt"
     if os.environ.get("GOLDENS"):
         file.parent.mkdir(exist_ok=True)
