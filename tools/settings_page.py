@@ -21,7 +21,7 @@ _HEAD = """# Settings
 
 You can set a value in four places. The first place that has a value wins:
 
-1. a flag of the command: `--set NAME=VALUE`;
+1. a flag of the command: `--set NAME=VALUE`, if the command's `--help` lists it;
 2. an environment variable: `PRECOMPILED_` and the name in capitals;
 3. your file, `~/.config/precompiled/config.toml`, which `precompiled config set NAME VALUE` changes;
 4. the system's file, `/etc/precompiled.toml`.
