@@ -20,8 +20,8 @@ from precompiled.version import ON, SWITCH, VERSION, switched_off
 # project's tests and benchmarks.
 NO_SETTINGS = tuple(
     """
-    BAKING CAPTURE LOCAL SHARED STARTS SYSTEMD_TESTS SYSTEMD_TEST_VENV TARGET TEST_SEEDS TEST_VENVS TEST_VENV_CACHE
-    TIMELINE TORCH_TESTS VERSION_TESTS
+    BAKING CAPTURE LOCAL SHARED STARTS SYSTEMD_TESTS SYSTEMD_TEST_VENV TARGET TESTS_FAULTS TESTS_LEAVE TESTS_PART
+    TESTS_SHARED TESTS_UNTIL TEST_SEEDS TEST_VENVS TEST_VENV_CACHE TIMELINE TORCH_TESTS VERSION_TESTS
     """.split()
 )
 _REPORT_THIS = "report this bug, with the output of `precompiled doctor --json`"
@@ -69,19 +69,34 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     return Check("switch", "ok", f"on, mode {mode}{', artifacts are required' if require else ''}")
 
 
+def find_mistakes(variables: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each variable without effect that was probably meant as the switch or a setting."""
+    value = variables.get(SWITCH, "").strip()
+    if value and not switched_off(variables) and value.lower() not in ON:
+        yield f"PRECOMPILED={value} is invalid and has no effect. PRECOMPILED=0 switches precompiled off."
+    for name, near in _unknown_names(variables):
+        if near:
+            yield f"no setting is named {name}. Did you mean {near}?"
+
+
+def _unknown_names(variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Each variable that begins with PRECOMPILED_ and names no setting, and the name of a similar setting, or ""."""
+    settings = [name.upper() for name in NAMES]
+    ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
+    unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
+    near = [difflib.get_close_matches(name, settings, 1) for name in unknown]
+    return [
+        (ENV_PREFIX + name, ENV_PREFIX + found[0] if found else "") for name, found in zip(unknown, near, strict=True)
+    ]
+
+
 def check_variable_names(variables: Mapping[str, str]) -> Check:
     """Whether each variable that begins with PRECOMPILED_ is a setting. A misspelt variable would be ignored
     silently.
     """
-    settings = [name.upper() for name in NAMES]
-    ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
-    unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
-    if not unknown:
+    said = [name + (f" (did you mean {near}?)" if near else "") for name, near in _unknown_names(variables)]
+    if not said:
         return Check("variables", "ok", f"all variables that begin with {ENV_PREFIX} are settings")
-    said = []
-    for name in unknown:
-        near = difflib.get_close_matches(name, settings, 1)
-        said.append(f"{ENV_PREFIX}{name}" + (f" (did you mean {ENV_PREFIX}{near[0]}?)" if near else ""))
     return Check(
         "variables",
         "warn",

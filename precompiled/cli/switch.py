@@ -55,6 +55,11 @@ def run_command(
 
     if not cmd:
         raise click.UsageError("Give a command after `--`: `precompiled run -- python train.py`")
+    if any(name.startswith(SWITCH) for name in os.environ):
+        from precompiled.cli import checks_hook
+
+        for mistake in checks_hook.find_mistakes(os.environ):
+            out.note(f"precompiled: {mistake}")
     variables = hook_environment(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode

@@ -381,6 +381,21 @@ def test_run_runs_its_command_with_invalid_settings(environment: dict[str, str],
     assert done.stderr.startswith("precompiled: ") and "'wat'" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_run_names_variables_without_effect(environment: dict[str, str]) -> None:
+    wrong = {
+        "PRECOMPILED": "maybe",
+        "PRECOMPILED_MDOE": "wait",
+        "PRECOMPILED_TESTS_PART": "1/2",
+        "PRECOMPILED_MINE": "1",
+    }
+    done = precompiled({**environment, **wrong}, "run", "--", "echo", "done")
+    assert done.stdout == "done\n"
+    assert done.stderr.splitlines() == [
+        "precompiled: PRECOMPILED=maybe is invalid and has no effect. PRECOMPILED=0 switches precompiled off.",
+        "precompiled: no setting is named PRECOMPILED_MDOE. Did you mean PRECOMPILED_MODE?",
+    ]
+
+
 def test_run_warns_if_precompiled_is_off(environment: dict[str, str]) -> None:
     done = precompiled({**environment, "PRECOMPILED": "0"}, "run", "--", "echo", "done")
     assert done.returncode == 0 and done.stdout == "done\n" and "PRECOMPILED=0" in done.stderr
