@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SWITCH = "PRECOMPILED"
 OFF = ("0", "00", "false", "no", "off")
-ON = ("1", "true", "yes", "on")  # every other value also means on, but `precompiled doctor` warns about it
+ON = ("1", "true", "yes", "on")  # every other value also means on, but `precompiled doctor` and `run` warn about it
 
 
 def switched_off(variables: "Mapping[str, str]") -> bool:

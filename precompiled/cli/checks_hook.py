@@ -51,8 +51,7 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     if switched_off(variables):
         text = f"PRECOMPILED={variables[SWITCH]} is set: precompiled is off{too}"
         return Check("switch", "warn", text, "Unset PRECOMPILED")
-    value = variables.get(SWITCH, "").strip()
-    if value and value.lower() not in ON:
+    if value := _invalid_switch(variables):
         return Check(
             "switch",
             "warn",
@@ -71,12 +70,17 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
 
 def find_mistakes(variables: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each variable without effect that was probably meant as the switch or a setting."""
-    value = variables.get(SWITCH, "").strip()
-    if value and not switched_off(variables) and value.lower() not in ON:
+    if value := _invalid_switch(variables):
         yield f"PRECOMPILED={value} is invalid and has no effect. PRECOMPILED=0 switches precompiled off."
     for name, near in _unknown_names(variables):
         if near:
             yield f"no setting is named {name}. Did you mean {near}?"
+
+
+def _invalid_switch(variables: Mapping[str, str]) -> str:
+    """The value of PRECOMPILED if it switches precompiled neither on nor off, else ""."""
+    value = variables.get(SWITCH, "").strip()
+    return "" if switched_off(variables) or value.lower() in ON else value
 
 
 def _unknown_names(variables: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -123,12 +123,18 @@ def started(tmp_path: Path) -> Iterator[Callable[[str, str], HostWithHelper]]:
 Started = Callable[[str, str], HostWithHelper]
 
 
-def test_second_host_waits_for_the_kernel_that_the_first_compiles(url: str, started: Started) -> None:
+def second_waits(started: Started, url: str) -> tuple[HostWithHelper, HostWithHelper]:
+    """Start two hosts. The first has the lease and compiles the kernel, and the second waits for it."""
     a, b = started("a", url), started("b", url)
     a.ask()
     assert not a.found() and len(a.sizes) == 1
     b.ask()
     wait_until(lambda: {} in b.answers, "b sees the lease of a")
+    return a, b
+
+
+def test_second_host_waits_for_the_kernel_that_the_first_compiles(url: str, started: Started) -> None:
+    a, b = second_waits(started, url)
     a.compile()
     assert b.found() and b.store.read(KEY) == FILES
     assert a.sizes == [], "the lease was removed"
@@ -136,11 +142,7 @@ def test_second_host_waits_for_the_kernel_that_the_first_compiles(url: str, star
 
 @pytest.mark.fault("kill")
 def test_second_host_compiles_if_the_process_of_the_first_is_killed(url: str, started: Started) -> None:
-    a, b = started("a", url), started("b", url)
-    a.ask()
-    assert not a.found()
-    b.ask()
-    wait_until(lambda: {} in b.answers)
+    a, b = second_waits(started, url)
     a.kill()
     assert not b.found() and len(b.sizes) == 1, "b holds the lease now"
     b.compile()
@@ -171,11 +173,7 @@ def test_lease_grows_while_the_process_compiles(started: Started, monkeypatch: p
 
 
 def test_kernel_that_fails_to_compile_is_waited_for_by_no_host(url: str, started: Started) -> None:
-    a, b = started("a", url), started("b", url)
-    a.ask()
-    assert not a.found()
-    b.ask()
-    wait_until(lambda: {} in b.answers)
+    a, b = second_waits(started, url)
     a.end()
     assert not b.found() and b.sizes == [0], "b compiles without a lease"
     b.compile()
