@@ -27,6 +27,7 @@ from torch._inductor.exc import CppCompileError
 from torch._inductor.output_code import MockFXGraphCacheOutput
 
 from precompiled import compiler, wire
+from precompiled.compiler import failures, graph_jobs
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.remote import helper_link
@@ -251,7 +252,7 @@ def test_import_that_fails_on_a_full_disk_counts_as_a_host_failure(
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes(), failure_ttl_s=3600.0) == "undecodable-graph"
     (failure,) = store.failures()
-    assert failure.ttl_s == compiler.HOST_TTL_S
+    assert failure.ttl_s == failures.TTL_S
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def test_host_failures_do_not_prevent_the_next_compile(
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes(), failure_ttl_s=3600.0) == "compile-error"
     (failure,) = store.failures()
-    assert failure.ttl_s == (compiler.HOST_TTL_S if passes else 3600.0)
+    assert failure.ttl_s == (failures.TTL_S if passes else 3600.0)
 
 
 @pytest.mark.reason("too-many-variants")
@@ -304,7 +305,7 @@ def test_no_compile_if_all_variant_slots_are_taken(tmp_path: Path, monkeypatch: 
             compiled_by={},
         )
         store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
-    monkeypatch.setattr(compiler, "_compile", None)  # a compile would raise TypeError
+    monkeypatch.setattr(graph_jobs, "_compile", None)  # a compile would raise TypeError
     finished = compiler.run_job(job)
     assert (finished.outcome, finished.reason) == ("failed", "too-many-variants")
 

@@ -10,7 +10,7 @@ A program is a dict of JSON values::
 
 core/program_data.py has the types of these values.
 
-The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler.py). The key
+The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler/). The key
 leaves out two of their parts: ``hints`` (the values of the symbolic sizes, in which variants differ) and ``floats``
 (the values of the symbolic floats). A submit adds ``about`` (names and source lines) and, after the JSON, the data of
 frozen weights.

@@ -1,6 +1,6 @@
 """Loads the made-up device into this process, before torch.
 
-Callers: the hook (bootstrap.py), a worker before it imports torch (compiler.py), and a ``.pth`` file (host.py) in tests
+Callers: the hook (bootstrap.py), a worker before it imports torch (compiler/), and a ``.pth`` file (host.py) in tests
 whose clients have no hook. The library must be in the global scope when torch's libraries are loaded, because torch
 would otherwise bind to CUDA's own library.
 """

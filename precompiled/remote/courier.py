@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from precompiled import compiler, wire
+from precompiled import wire
+from precompiled.compiler import graph_jobs
 from precompiled.core.errors import StoreError
 from precompiled.graph import rank_graphs
 from precompiled.graph.job import split
@@ -29,10 +30,10 @@ def run_job(job: wire.Job) -> wire.Finished:
     """
     if rank_graphs.family(split(job.graph)[0]):
         return wire.Finished(job.id, job.key, "kept", 0.0, message="for several ranks at once", again_s=OF_RANKS_S)
-    store = Store(Path(job.store), [Path(path) for path in job.base], compiler.say)
+    store = Store(Path(job.store), [Path(path) for path in job.base], graph_jobs.say)
     try:
         for _look in range(2):
-            if compiler.is_there(store, job):
+            if graph_jobs.is_there(store, job):
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             answer = helper_link.offer(store.root, job.key, lambda: wire.encode(job))
             if "found" not in answer:

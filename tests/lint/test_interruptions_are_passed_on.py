@@ -12,8 +12,7 @@ ROOT = Path(precompiled.__file__).parent
 # Rooms whose code runs in processes of precompiled's own.
 OWN_PROCESSES = (
     "cli/",
-    "client/kernel_jobs.py",
-    "compiler.py",
+    "compiler/",
     "farm/",
     "remote/",
     "torch_internals/worker/",

@@ -19,7 +19,7 @@ from support_host import prepare
 from torch._inductor import codecache, cpp_builder, cpu_vec_isa
 from torch._inductor.exc import CppCompileError
 
-from precompiled import compiler
+from precompiled.compiler import failures
 from precompiled.store import scratch
 from precompiled.torch_internals.worker import cpp_builds, kernel_units, vector_units
 
@@ -167,7 +167,7 @@ def test_host_failure_does_not_mark_a_vector_unit_as_missing(
             raise CppCompileError(["g++"], says) from error
 
     monkeypatch.setattr(cpp_builds, "_original", failing)
-    vector_units.settled_unless(compiler._is_of_the_host)
+    vector_units.settled_unless(failures.is_of_the_host)
     unit = cpu_vec_isa.VecAVX2()
     if known:
         assert unit.check_build("int x;") is False

@@ -275,7 +275,7 @@ def test_node_with_a_mark_that_changes_the_compile_is_refused(mark: str) -> None
     ],
 )
 def test_malformed_graph_raises_one_of_the_expected_exceptions(graph: list[Any]) -> None:
-    # precompiled/compiler.py reports these exceptions as "undecodable-graph".
+    # precompiled/compiler/graph_jobs.py reports these exceptions as "undecodable-graph".
     with pytest.raises((ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError)):
         graph_codec.decode([graph])
 

@@ -32,7 +32,7 @@ with config.patch({"cpp.simdlen": 256}):
 REMOVED = """
 import pathlib, shutil, sys
 from torch._inductor import cpu_vec_isa
-from precompiled import compiler
+from precompiled.compiler import failures
 from precompiled.torch_internals.worker import cpp_builds
 from precompiled.torch_internals.worker import vector_units
 removed = []
@@ -52,7 +52,7 @@ elif sys.argv[2] == "being built":  # the compiler runs, and does not find where
 else:
     before(cpu_vec_isa.VecISA, "_probe_load")
 cpp_builds.use(pathlib.Path(sys.argv[1]))
-vector_units.settled_unless(compiler._is_of_the_host)
+vector_units.settled_unless(failures.is_of_the_host)
 with vector_units.beside():
     pass
 assert removed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from precompiled import wire
 from precompiled.client.kernels_ahead import MARK
 from precompiled.client.triton_kernels import KernelLookup
+from precompiled.compiler import failures
 from precompiled.core.config import Settings
 from precompiled.core.errors import KERNEL_AHEAD, StoreError
 from precompiled.core.json_text import parse_json
@@ -20,7 +21,6 @@ from precompiled.store import scratch
 if TYPE_CHECKING:
     from precompiled.store.job_phases import JobRecord
 
-MAX_MESSAGE_CHARS = 4000
 # KernelLookup only checks whether there is a remote. The store's helper knows the remote.
 _REMOTE = "the helper's"
 
@@ -57,10 +57,10 @@ def run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
         lookup = _WorkerLookup(Settings(cache_dir=Path(job.store), base=base, triton=triton, remote=_REMOTE))
         _compile(job, found["recipe"], lookup)
     except StoreError as error:
-        return _failed(job, started, error.code, str(error))
+        return failures.failed(job, started, error.code, str(error))
     except Exception as error:  # noqa: BLE001 - the user's code and Triton raise anything
         traceback.print_exc()  # to the worker's log
-        return _failed(job, started, KERNEL_AHEAD, f"{type(error).__name__}: {error}")
+        return failures.failed(job, started, KERNEL_AHEAD, f"{type(error).__name__}: {error}")
     outcome = "published" if lookup.has_compiled else "exists"
     return wire.Finished(job.id, job.key, outcome, time.monotonic() - started)  # type: ignore[arg-type]
 
@@ -76,8 +76,3 @@ def _compile(job: wire.Job, recipe: dict[str, object], lookup: KernelLookup) -> 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as own, environment.unchanged(), triton_cache.used(lookup, own):
         kernel_recipes.compile_kernel(recipe)
-
-
-def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:
-    seconds = time.monotonic() - started
-    return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message[:MAX_MESSAGE_CHARS])

@@ -1,16 +1,10 @@
-"""Runs a job in a worker: compiles its graph and publishes an artifact, or a failure record with the reason.
-
-A worker runs many jobs, one at a time. After each job, the worker restores the state that the job changed.
-"""
+"""Compiles a graph and publishes an artifact, or a failure record with the reason."""
 
 from __future__ import annotations
 
-import gc
 import math
 import os
-import re
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -23,17 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from precompiled import parts, wire
-from precompiled.client import kernel_jobs
-from precompiled.core.errors import (
-    DEVICE_LOST,
-    GPU_UNAVAILABLE,
-    NO_COMPILER,
-    OF_THE_PLACE,
-    CompileFailed,
-    PrecompiledError,
-    StoreError,
-    code_of,
-)
+from precompiled.compiler import failures
+from precompiled.core.errors import OF_THE_PLACE, CompileFailed, PrecompiledError, StoreError, code_of
 from precompiled.graph import rank_graphs
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, rank_turns, scratch
@@ -46,43 +31,8 @@ from precompiled.version import VERSION
 if TYPE_CHECKING:
     from precompiled.torch_internals.worker.compile_graph import CompileResult
 
-MAX_MESSAGE_CHARS = 4000
 
-_ready = 0.0  # when this worker's imports ended, in seconds since the epoch
-_records: dict[Path, JobRecord] = {}  # one record for each store
-
-
-def warm_up() -> None:
-    """Import what every compile needs, so that the first job does not wait for the imports."""
-    global _ready  # noqa: PLW0603
-    if (made_up := parts.MADE_UP_CUDA.get()) is not None:
-        made_up.in_a_worker()  # before torch
-    import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
-    from precompiled.torch_internals.client import garbage_collection
-
-    # Imported modules are never freed. Objects of a compile live until it ends, so a collection during a compile frees
-    # almost nothing (docs/decisions/0014).
-    gc.freeze()
-    gc.set_threshold(*garbage_collection.SELDOM)
-    _ready = time.time()
-
-
-def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. A failure of the graph is published and returned, never raised.
-
-    Records the job's phases and their times, for people to read (store/job_phases.py).
-    """
-    root = Path(job.store)
-    if root not in _records:
-        _records[root] = JobRecord(root, _ready)
-    record = _records[root]
-    record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
-    finished = kernel_jobs.run_job(job, record) if kernel_jobs.is_kernel(job) else _run_job(job, record)
-    record.end(finished.outcome, finished.reason)
-    return finished
-
-
-def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
+def run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     from precompiled.graph.job import split
 
     started = time.monotonic()
@@ -105,14 +55,14 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
                 return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         raise full(job.key)
     except StoreError as error:
-        return _failed(job, started, error.code, str(error))
+        return failures.failed(job, started, error.code, str(error))
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the failure record has the error
         message = str(error)
         if not isinstance(error, PrecompiledError):
             traceback.print_exc()  # goes to the worker's log too, because the record may be deleted with its store
             message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        ttl_s = HOST_TTL_S if _is_of_the_host(error) else math.inf
-        return _publish_failure(store, job, started, code_of(error, "compile-error"), message, ttl_s)
+        ttl_s = failures.TTL_S if failures.is_of_the_host(error) else math.inf
+        return failures.published(store, job, started, code_of(error, "compile-error"), message, ttl_s)
     finally:
         if "torch" in sys.modules:
             sys.modules["torch"].compiler.reset()  # also removes what a failed compile left behind
@@ -159,10 +109,12 @@ def _among_hosts(
             further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
-        if (problem := _of_the_gpu(job, error) or _of_the_toolchain(job, error)) is not None:
+        if (problem := failures.of_the_gpu(job, error) or failures.of_the_toolchain(job, error)) is not None:
             raise problem from error
-        of_the_place = isinstance(error, StoreError) or _is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
-        if not of_the_place and not _is_made_up(job) and not job.tune:
+        of_the_place = (
+            isinstance(error, StoreError) or failures.is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
+        )
+        if not of_the_place and not failures.is_made_up(job) and not job.tune:
             among_hosts.failed()  # the graph itself fails, so the next host would fail too
         raise
     among_hosts.published(artifact.slot)
@@ -222,7 +174,7 @@ def _compile(
 
     # A worker does not use the user's Inductor cache, because it must neither fill nor trust that cache.
     cpp_builds.use(scratch.directory(Path(job.store)))
-    vector_units.settled_unless(_is_of_the_host)
+    vector_units.settled_unless(failures.is_of_the_host)
     with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
         return _compile_program(job, data, on_rank_read, record)
 
@@ -295,7 +247,7 @@ def _compile_program(
             "uid": str(os.getuid()),
             "pid": str(os.getpid()),
             "host": socket.gethostname(),
-            **({"device": "made up"} if _is_made_up(job) else {}),
+            **({"device": "made up"} if failures.is_made_up(job) else {}),
             **({"kernels built": str(native.built), "kernels reused": str(native.reused)} if native.files else {}),
         },
         tier=fmt.UNTIMED if result.undecided else fmt.DEFAULT,
@@ -306,30 +258,6 @@ def _compile_program(
     files.update({fmt.native(digest): data for digest, data in native.files.items()})
     others = rank_graphs.of_others(job.graph, job.key) if result.any_place else {}
     return fmt.Payload(manifest, files), others
-
-
-# Seconds for which a failure record is kept if the host caused the failure (no memory, a full disk). Without a record,
-# each process would recompile a graph that causes such a failure at each compile.
-HOST_TTL_S = 60.0
-# Messages of errors that the host causes. "died with" is CalledProcessError's text for a signal.
-_OF_THE_HOST = re.compile(
-    r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
-    r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
-)
-
-
-def _is_of_the_host(error: BaseException | None) -> bool:
-    """Whether the host (memory, disk, a signal) caused the error or one of the errors behind it."""
-    while error is not None:
-        if isinstance(error, (OSError, MemoryError)):
-            return True
-        # torch/_inductor/exc.py keeps g++'s output, but not its exit status.
-        if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
-            f"{error} {getattr(error, 'output', '')}"
-        ):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _check_environment(wanted: Mapping[str, object], here: Mapping[str, object]) -> None:
@@ -353,63 +281,3 @@ def _evict(store: Store, job: wire.Job) -> None:
             eviction.evict(store, job.cache_max_bytes, job.cache_max_inodes)
         except Exception:  # noqa: BLE001 - the artifact is published all the same; `precompiled cache gc` shows the error
             traceback.print_exc()  # to the worker's log
-
-
-def _publish_failure(
-    store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
-) -> wire.Finished:
-    """Publish a failure record. ``ttl_s``: seconds for which the record prevents another compile, at most."""
-    # No record is published in these cases:
-    # - the host, the device or an earlier compile in this process caused the failure, and the graph may be valid
-    # - the GPU is made up: a real one might compile the graph
-    # - the job tunes an artifact, and the untuned artifact stays in use
-    if code in (DEVICE_LOST, GPU_UNAVAILABLE, NO_COMPILER) or _is_made_up(job) or job.tune:
-        return _failed(job, started, code, message)
-    seconds = time.monotonic() - started
-    message = message[:MAX_MESSAGE_CHARS]
-    try:
-        program = fmt.program_for_failure(job.graph)
-        store.publish_failure(
-            fmt.Failure(
-                job.key, job.name, code, message, time.time(), min(ttl_s, job.failure_ttl_s), seconds, program=program
-            )
-        )
-    except StoreError as error:
-        # The message may hold a traceback, which belongs in the log.
-        sys.stderr.write(f"the failure of {job.key[:12]} ({code}) is not recorded: {message}\n")
-        said = message.partition("\n")[0][:200]
-        return _failed(job, started, error.code, f"{error}; the failure to record is {code}: {said}")
-    return wire.Finished(job.id, job.key, "failed", seconds, reason=code, message=message)
-
-
-def _is_made_up(job: wire.Job) -> bool:
-    made_up = parts.MADE_UP_CUDA.get()
-    return job.device != "cpu" and made_up is not None and made_up.is_active()
-
-
-def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:
-    """Return the error to report if the state of this process's GPU caused ``error``."""
-    if job.device == "cpu" or code_of(error, "") in OF_THE_PLACE:
-        return None
-    from precompiled.torch_internals.worker import gpu_memory
-
-    return gpu_memory.problem(str(error))
-
-
-def _of_the_toolchain(job: wire.Job, error: Exception) -> CompileFailed | None:
-    """Return the error to report if the compilers of this host caused ``error``."""
-    if isinstance(error, PrecompiledError):
-        return None
-    from precompiled.torch_internals.inductor import toolchain
-
-    problem = toolchain.problem(error, job.device)
-    if not problem:
-        return None
-    traceback.print_exc()  # goes to the worker's log; the client gets the cause alone
-    return CompileFailed(problem, code="no-compiler")
-
-
-def _failed(job: wire.Job, started: float, code: str, message: str) -> wire.Finished:
-    return wire.Finished(
-        job.id, job.key, "failed", time.monotonic() - started, reason=code, message=message[:MAX_MESSAGE_CHARS]
-    )

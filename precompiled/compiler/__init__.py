@@ -1,0 +1,48 @@
+"""Runs jobs in a worker: compiles a graph or a Triton kernel, and publishes the result in the store.
+
+A worker runs many jobs, one at a time. After each job, the worker restores the state that the job changed.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+from precompiled import parts, wire
+from precompiled.compiler import graph_jobs, kernel_jobs
+from precompiled.store.job_phases import JobRecord
+
+_ready = 0.0  # when this worker's imports ended, in seconds since the epoch
+_records: dict[Path, JobRecord] = {}  # one record for each store
+
+
+def warm_up() -> None:
+    """Import what every compile needs, so that the first job does not wait for the imports."""
+    global _ready  # noqa: PLW0603
+    if (made_up := parts.MADE_UP_CUDA.get()) is not None:
+        made_up.in_a_worker()  # before torch
+    import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
+    from precompiled.torch_internals.client import garbage_collection
+
+    # Imported modules are never freed. Objects of a compile live until it ends, so a collection during a compile frees
+    # almost nothing (docs/decisions/0014).
+    gc.freeze()
+    gc.set_threshold(*garbage_collection.SELDOM)
+    _ready = time.time()
+
+
+def run_job(job: wire.Job) -> wire.Finished:
+    """Compile and publish one job. A failure of the graph is published and returned, never raised.
+
+    Records the job's phases and their times, for people to read (store/job_phases.py).
+    """
+    root = Path(job.store)
+    if root not in _records:
+        _records[root] = JobRecord(root, _ready)
+    record = _records[root]
+    record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
+    module = kernel_jobs if kernel_jobs.is_kernel(job) else graph_jobs
+    finished = module.run_job(job, record)
+    record.end(finished.outcome, finished.reason)
+    return finished
