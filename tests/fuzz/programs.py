@@ -174,7 +174,7 @@ def _layered(plan: Plan) -> Plan:
     count = pick.randint(5, 7)
     blocks = [(inside, output)] * count
     if pick.random() < 0.3:  # two kinds of blocks in turns, or one other block in the middle
-        other = ([*inside, "tanh"], "one")
+        other = ([*inside, "relu" if plan.homogeneous else "tanh"], "one")
         blocks = [*blocks[3:], other, *blocks[:3]] if pick.random() < 0.5 else [(inside, output), other] * 4
     around_all = pick.choice(("nothing", "nothing", "checkpoint", "reentrant"))
     return replace(
