@@ -25,7 +25,7 @@ PYTEST_ARGS ?=
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-16s\033[0m %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-21s\033[0m %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # ---------------------------------------------------------------- set-up
 

@@ -138,10 +138,10 @@ def report() -> str:
     lines = [summarise_graphs(graphs) if graphs else "no graph yet: the program called no compiled function"]
     for graph in graphs:
         calls = f"{format_count(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
-        why = f"  {graph.reason}: {graph.message.partition(chr(10))[0]}" if graph.reason else ""
+        why = f"  {graph.why}"
         lines.append(f"  {graph.name}  {graph.source or graph.state}  {calls}  {graph.key[:12]}{why}".rstrip())
     traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in UNTRACED]
     for item in traced:
-        reasons = in_words("; ".join(dict.fromkeys(item.reasons)) or item.message)
+        reasons = in_words("".join(item.reasons[:1]) or item.message)
         lines.append(f"  traced: {item.name}  {reasons}".rstrip())
     return "\n".join(lines)

@@ -144,13 +144,13 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until a signal or Stop; returns the exit status."""
-        log.info(
-            "precompiled %s serves %s (%s), %s",
-            VERSION,
-            self._server.path,
-            "all users" if self._system else f"uid {os.geteuid()}",
-            self._scheduler.limits,
-        )
+        users = "all users" if self._system else f"uid {os.geteuid()}"
+        log.info("precompiled %s serves %s (%s)", VERSION, self._server.path, users)
+        for name in NAMES:
+            origin = self._settings.origins.get(name, "default")
+            if name not in CLIENT_ONLY and origin != "default":
+                log.info("setting %s = %s (%s)", name, self._settings.text(name), origin)
+        log.debug("%s", self._scheduler.limits)
         while not self._stop_reason:
             self._round()
         log.info("stopping: %s", self._stop_reason)
@@ -287,12 +287,12 @@ class Daemon:
                 fields = {"GRAPH": job, "KEY": key, "UID": str(uid), "STATE": state}
                 if self._lines.allows(uid):
                     log.info(
-                        "job %s key %s uid %d: %s %s",
-                        job,
-                        key,
-                        uid,
+                        "graph %s: %s%s (job %s, uid %d)",
+                        key[:12],
                         state,
-                        why,
+                        f", {why}" if why not in ("", state) else "",
+                        job,
+                        uid,
                         extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}},
                     )
                 if self._watcher is not None and state in ENDED:

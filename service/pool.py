@@ -54,6 +54,7 @@ STACK_S = 0.5  # seconds between SIGQUIT and SIGKILL, in which a worker writes i
 REAP_S = 0.05  # seconds between two attempts to reap killed descendants
 REAPED_PER_TURN = 256  # orphans; a user can create them without limit
 ORPHAN_S = 10.0  # how long to wait for a killed descendant
+ENDED_BY_US = ("idle", "evicted", "shut-down")  # reasons of an end that need no details
 READS_AT_END = 32  # reads of a dead worker's output; a descendant in another session may write to it forever
 GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel (a driver, NFS)
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
@@ -414,10 +415,11 @@ class Pool:
         if reason == "timeout" and STACK in process.tail:
             at = process.tail.rindex(STACK)
             detail += "; " + bytes(process.tail[at : at + DETAIL_BYTES]).decode(errors="replace").strip()
-        elif tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
+        elif tail and process.reason == "" and reason not in ENDED_BY_US:
             detail += f"; its last output: {tail}"
         if self._lines.allows(process.uid):
-            log.info("worker %d (pid %d) ended: %s, %s", process.number, process.pid, reason, detail)
+            text = reason if reason in ENDED_BY_US else f"{reason}, {detail}"
+            log.info("worker %d (pid %d) ended: %s", process.number, process.pid, text)
         self._events.append(WorkerGone(process.number, reason, detail, died and unread is True))
 
     def _kill_tree(self, process: WorkerProcess) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -17,6 +17,7 @@ from precompiled.cli import tree
 from precompiled.cli.output import Output
 from precompiled.core import config
 from precompiled.core.errors import ConfigError, PrecompiledError
+from precompiled.core.words import MIN_SIMILARITY
 from precompiled.version import VERSION
 
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
@@ -94,6 +95,10 @@ class Cli(Group):
     """The top group: shows commands in sections, and accepts their old names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["version"]:
+            args = ["--version"]
+        elif args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         old, args = tree.replace_old_name(args)
         if old and sys.stderr.isatty() and not ctx.resilient_parsing:
             new = tree.RENAMED[old]
@@ -145,6 +150,7 @@ def _heading(text: str) -> str:
 # ---------------------------------------------------------------- a command
 
 Body = Callable[..., int | None]
+WrongSettings = Literal["raise", "print", "ignore"]
 
 
 class Command(click.Command):
@@ -176,13 +182,18 @@ def is_common(parameter: click.Parameter) -> bool:
 
 
 def command(
-    name: str, *, overrides: bool = False, raises: bool = True, cls: type[Command] = Command, **extra: Any
+    name: str,
+    *,
+    overrides: bool = False,
+    wrong: WrongSettings = "raise",
+    cls: type[Command] = Command,
+    **extra: Any,
 ) -> Callable[[Body], Command]:
     """Decorator for a command with `--json`, `--cache-dir` and `--runtime-dir`.
 
     The function gets an Output and the Settings first, and returns its exit status, or None for 0. `overrides`: also
-    accept `--set NAME=VALUE`. `raises`: raise ConfigError for an invalid configuration file or variable; if false,
-    print the error and use the defaults.
+    accept `--set NAME=VALUE`. `wrong`: what an invalid configuration file or variable does. "raise": raises
+    ConfigError. "print": prints the error and uses the defaults. "ignore": uses the defaults.
     """
 
     def decorate(function: Body) -> Command:
@@ -191,7 +202,7 @@ def command(
             as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: object
         ) -> int | None:
             flags = {"cache_dir": cache_dir, "runtime_dir": runtime_dir, **_parse_sets(sets)}
-            settings = _load_settings(flags, raises=raises)
+            settings = _load_settings(flags, wrong)
             logging.basicConfig(level=settings.log.upper(), format="%(levelname)s %(name)s: %(message)s")
             return function(Output(as_json), settings, **rest)
 
@@ -209,16 +220,17 @@ def command(
     return decorate
 
 
-def _load_settings(flags: dict[str, str | None], *, raises: bool) -> config.Settings:
+def _load_settings(flags: dict[str, str | None], wrong: WrongSettings) -> config.Settings:
     try:
         return config.load(flags)
     except ConfigError as error:
         try:
             config.load()  # raises if a variable or a file is wrong
         except ConfigError:
-            if raises:
+            if wrong == "raise":
                 raise
-            click.echo(f"precompiled: {error}", err=True)
+            if wrong == "print":
+                click.echo(f"precompiled: {error}", err=True)
             return config.Settings(origins=dict.fromkeys(config.NAMES, "default"))
         raise click.UsageError(str(error)) from error  # a flag is wrong
 
@@ -240,7 +252,7 @@ def setting_name(text: str) -> str:
     name = text.lower().removeprefix(config.ENV_PREFIX.lower())
     if name in config.NAMES:
         return name
-    near = get_close_matches(name, config.NAMES, 1)
+    near = get_close_matches(name, config.NAMES, 1, MIN_SIMILARITY)
     further = f"Did you mean {near[0]!r}?" if near else "`precompiled config` lists all settings"
     raise click.UsageError(f"No such setting {text!r}. {further}")
 

@@ -17,7 +17,7 @@ from precompiled.cli import outcomes
 from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, human_age, pairs, say_left_out, shortened, table
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words, shorten_paths
-from precompiled.core.words import format_count, human_bytes
+from precompiled.core.words import MIN_SIMILARITY, format_count, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import WRAPPER, About, are_of_other_files, files_of
@@ -103,7 +103,13 @@ def show_document(store: Store, name: str) -> dict[str, object]:
                 "reason": about.reason,
                 "inlined": [inlined for inlined, _digest in about.inlined],
                 "guards": [
-                    {"source": guard.source, "kind": guard.kind, "parameters": guard.parameters, "place": guard.place}
+                    {
+                        "source": guard.source,
+                        "kind": guard.kind,
+                        "parameters": guard.parameters,
+                        "value": difference.constant(guard.fact),
+                        "place": guard.place,
+                    }
                     for guard in about.guards
                 ],
             }
@@ -112,7 +118,8 @@ def show_document(store: Store, name: str) -> dict[str, object]:
     }
 
 
-def show(document: dict[str, Any]) -> None:
+def show(document: dict[str, Any], *, show_all: bool) -> None:
+    """Print the entries. Without ``show_all``, print only the guards on constants, and count the others."""
     click.echo(document["function"])
     for entry in document["entries"]:
         click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {human_age(entry['used'])} ago, in {entry['store']}")
@@ -126,8 +133,19 @@ def show(document: dict[str, Any]) -> None:
                 ("  guards", f"{len(entry['guards'])}"),
             ]
         )
-        for guard in shortened(entry["guards"], MAX_GUARDS, indent="    "):
-            click.echo(f"    {guard['source'] or '-'}: {guard['kind']}{difference.at(guard['place'])}")
+        if show_all:
+            for guard in entry["guards"]:
+                click.echo(f"    {guard['source'] or '-'}: {guard['kind']}{difference.at(guard['place'])}")
+            continue
+        values = _distinct(
+            f"{guard['source']}: {guard['value']}{difference.at(guard['place'])}"
+            for guard in entry["guards"]
+            if guard["value"]
+        )
+        for text in shortened(values, MAX_GUARDS, indent="    "):
+            click.echo(f"    {shorten_paths(in_words(text))}")
+        if others := sum(not guard["value"] for guard in entry["guards"]):
+            click.echo(f"    and {format_count(others, 'guard')} on types, tensors and code: --all shows all")
 
 
 # ---------------------------------------------------------------- explain
@@ -194,7 +212,8 @@ def explain(document: dict[str, Any]) -> None:
             for change in shortened(other["changes"], MAX_SHOWN, indent="  "):
                 click.echo(f"  {shorten_paths(in_words(change))}")
             if same := len(other["identities"]):
-                click.echo(f"  and {format_count(same, 'object')} that differ only in identity or memory: see --json")
+                differ = format_count(same, "object that differs", "objects that differ")
+                click.echo(f"  and {differ} only in identity or memory: see --json")
             if not other["changes"]:
                 click.echo("  no guard differs: the trace took another path")
         else:
@@ -215,8 +234,10 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
     if len(found) != 1:
         # Python 3.10 has no qualified names of code, so only the last part of the name is known.
         last = name.rpartition(".")[2]
-        alike = found or [other for other in names if other.rpartition(".")[2] == last]
-        alike.sort(key=lambda other: (-SequenceMatcher(None, _tail(other), _tail(name)).ratio(), other))
+        similar = {other: SequenceMatcher(None, _tail(other), _tail(name)).ratio() for other in names}
+        same_last = [other for other in names if other.rpartition(".")[2] == last]
+        alike = found or same_last or [other for other in names if similar[other] >= MIN_SIMILARITY]
+        alike.sort(key=lambda other: (-similar[other], other))
         raise StoreError(
             f"the store {store.root} has no package of {name!r}",
             f"Did you mean {' or '.join(alike[:MAX_SUGGESTED])}?" if alike else "See `precompiled cache ls`",

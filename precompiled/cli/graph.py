@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
 MAX_SHOWN_CHARS = 400
+MAX_INPUTS = 5  # inputs that a shortened list of operations begins with
 
 
 def program_of(store: Store, kept: Artifact | fmt.Failure) -> ProgramData | None:
@@ -73,13 +74,23 @@ def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | No
 
 
 def show(found: list[listing.Operation] | None, most: int | None) -> None:
-    """Print operations below their source lines. ``most``: the limit of operations, or None."""
+    """Print operations below their source lines. ``most``: the limit of operations, or None. If there are more, the
+    inputs come first.
+    """
     click.echo("\ngraph")
     if found is None:
         click.echo("  not kept, or not readable")
         return
     graph, place = 0, None
-    for item in found[:most]:
+    inputs = [item for item in found if item.is_input and item.graph == 0]
+    others = [item for item in found if not (item.is_input and item.graph == 0)]
+    if most is None or len(found) <= most:
+        inputs, others = [], found
+    for item in inputs[:MAX_INPUTS]:
+        click.echo(f"  {item.text}")
+    if len(inputs) > MAX_INPUTS:
+        click.echo(f"  and {format_count(len(inputs) - MAX_INPUTS, 'more input')}")
+    for item in others[:most]:
         if item.graph != graph:
             graph, place = item.graph, None
             click.echo(f"\ngraph {graph}")
@@ -88,5 +99,5 @@ def show(found: list[listing.Operation] | None, most: int | None) -> None:
         place = item.place
         text = item.text if len(item.text) <= MAX_SHOWN_CHARS else item.text[:MAX_SHOWN_CHARS] + "..."
         click.echo(f"  {text}")
-    if most is not None and len(found) > most:
-        click.echo(f"  and {format_count(len(found) - most, 'more operation')}")
+    if most is not None and len(others) > most:
+        click.echo(f"  and {format_count(len(others) - most, 'more operation')}")

@@ -45,7 +45,9 @@ def looks_like_key(text: str) -> bool:
 def check(text: str) -> str:
     """Return the prefix in lower case. Raises UsageError if it is not hexadecimal or too short."""
     if not looks_like_key(text):
-        raise click.UsageError(f"{text!r} is not a key. A key has hexadecimal digits only")
+        raise click.UsageError(
+            f"{text!r} is not a key. A key has hexadecimal digits only: `precompiled cache ls` lists all keys"
+        )
     if len(text) < MIN_DIGITS:
         raise click.UsageError(f"{text!r} is too short. Give at least the first {MIN_DIGITS} digits of the key")
     return text.lower()

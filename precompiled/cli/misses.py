@@ -14,14 +14,16 @@ from typing import Any
 
 from precompiled.cli.nearest import Kepts, named_sizes
 from precompiled.cli.outcomes import describe_way
+from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
+from precompiled.core.spans import WAITED
 from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import Run, RunProcess, runs, spans_of, traces, waited_s, way
+from precompiled.store.run_records import Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -54,7 +56,7 @@ class Miss:
     compile_s: float = 0.0  # seconds that the compile took in a worker
     became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
-    since: str = ""  # what happened to the graph after its process ended
+    since: str = ""  # why the graph is pending, or what happened to it after its process ended
 
     @property
     def short(self) -> str:
@@ -95,12 +97,16 @@ class Summary:
     misses: list[Miss] = field(default_factory=list)
     traced: int = 0  # functions that Dynamo traced
     trace_s: float = 0.0
+    waited_s: float = 0.0  # in ``precompiled.wait()``
     edited: list[str] = field(default_factory=list)  # files that differ from the previous run
+    raised: str = ""  # the first function whose trace raised, and the error
+    is_new: bool = False  # whether no earlier run of the program is recorded
 
     def sentence(self) -> str:
         """One sentence: ``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
         if not self.graphs:
-            return "no graph: torch.compile made none, or no compiled function was called"
+            made_none = "torch.compile made none, or no compiled function was called"
+            return f"no graph: {f'torch failed to trace {self.raised}' if self.raised else made_none}"
         of_hits = f" ({self.untraced} not traced)" if self.untraced else ""
         hits = f"{format_count(self.hits, 'hit', zero='no')}{of_hits}"
         numbers: Counter[str] = Counter()
@@ -117,6 +123,7 @@ class Summary:
             for seconds, what in (
                 (max((miss.eager_s for miss in self.misses), default=0.0), "of eager code until the last swap"),
                 (sum(miss.waited_s for miss in self.misses), "of waiting"),
+                (self.waited_s, "in precompiled.wait()"),
                 (self.trace_s, f"of tracing {format_count(self.traced, 'function')}"),
             )
             if seconds >= 0.1
@@ -126,12 +133,16 @@ class Summary:
 
 def summary(settings: Settings, run: Run) -> Summary:
     found = Summary()
+    pending = PendingCauses(settings)
     kepts: Kepts | None = None
     by_name: dict[tuple[str, str, str], Miss] = {}
     for process in run.processes:
         traced = traces(process)
         found.traced += len(traced)
         found.trace_s = max(found.trace_s, sum(seconds for _name, seconds in traced))
+        raised = (f"{item['name']} ({item['message']})" for item in process.functions if item["state"] == "raised")
+        found.raised = found.raised or next(raised, "")
+        found.waited_s = max(found.waited_s, sum(span.seconds for span in process.waits if span.what == WAITED))
         for graph in process.graphs.values():
             found.graphs += 1
             became = way(graph)
@@ -151,11 +162,12 @@ def summary(settings: Settings, run: Run) -> Summary:
                     [],
                     became=describe_way(graph),
                     is_pending=became == "pending",
-                    since=_since(kepts, graph) if became == "pending" and not process.is_alive else "",
+                    since=_since(kepts, graph) or pending.explain(process, graph) if became == "pending" else "",
                 )
             _add(by_name[name], process, graph)
     found.misses = list(by_name.values())
     found.edited = _edited(settings, run)
+    found.is_new = next(_before(settings, run), None) is None
     return found
 
 
@@ -177,10 +189,9 @@ def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
 
 def _add(miss: Miss, process: RunProcess, graph: dict[str, Any]) -> None:
     miss.ranks.append(process.rank)
-    waited = waited_s(graph)
-    miss.waited_s = max(miss.waited_s, waited)
+    miss.waited_s = max(miss.waited_s, waited_s(graph))
     if graph.get("source") == "swap":
-        miss.eager_s = max(miss.eager_s, graph.get("swapped_after_s", 0.0) - waited)
+        miss.eager_s = max(miss.eager_s, eager_s(process, graph))
         miss.compile_s = max(miss.compile_s, graph.get("compile_s", 0.0))
 
 
@@ -206,21 +217,30 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
 
 def _files(process: RunProcess) -> Sequence[str]:
     """The program's main file, if its command names one, and the files that the process has recorded."""
+    return [*_main_files(process), *process.files]
+
+
+def _main_files(process: RunProcess) -> list[str]:
     paths = (os.path.join(process.directory, word) for word in process.argv[1:] if word.endswith(".py"))
-    return [*list(paths)[:1], *process.files]
+    return list(paths)[:1]
 
 
 def _edited(settings: Settings, run: Run) -> list[str]:
     """The program's files that changed since the program's previous run."""
     files = run.processes[0].files
-    before = next(_before(settings, run), {}) if files else {}
+    before = next((same.files for same in _before(settings, run) if same.files), {}) if files else {}
     return sorted(path for path, digest in files.items() if before.get(path, digest) != digest)
 
 
-def _before(settings: Settings, run: Run) -> Iterator[dict[str, str]]:
-    first = run.processes[0]
+def _before(settings: Settings, run: Run) -> Iterator[RunProcess]:
+    """The first processes of the program's earlier runs, newest first."""
+    wanted = _program(run.processes[0])
     for other in runs(settings.cache_dir):
-        same = other.processes[0]
-        is_same = (same.program, same.directory) == (first.program, first.directory)
-        if other.began < run.began and is_same and same.files:
-            yield same.files
+        if other.began < run.began and _program(other.processes[0]) == wanted:
+            yield other.processes[0]
+
+
+def _program(process: RunProcess) -> tuple[str, ...]:
+    """The main file's path if the command names one. Otherwise, the program's name and directory."""
+    main = _main_files(process)
+    return (os.path.normpath(main[0]),) if main else (process.program, process.directory)

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from precompiled.core.names import in_words, shorten_paths
+from precompiled.packages.function_report import OTHER_PROGRAMS
 from precompiled.store.run_records import NOT_SERVED, RunProcess, traces, way
 
 AUDITED = "audited"
 # Headings of causes, for all commands.
 WHY_COMPILED, WHY_TRACED = "Why graphs were compiled", "Why functions were traced"
+
+NEW_PROGRAM = "no package yet: the program is new, because no earlier run of it is recorded"
 
 
 def describe_reason(graph: Mapping[str, Any]) -> str:
@@ -43,8 +46,11 @@ class Traced:
     is_helper: bool  # a function of Python or torch without a graph of its own
 
 
-def traced_functions(process: RunProcess) -> list[Traced]:
-    """The traces of a process, in the order of its reports. Traces without a report come last."""
+def traced_functions(process: RunProcess, *, is_new: bool | None = None) -> list[Traced]:
+    """The traces of a process, in the order of its reports. Traces without a report come last.
+
+    ``is_new``: whether no earlier run of the program is recorded; None if unknown.
+    """
     seconds: dict[str, list[float]] = defaultdict(list)
     for name, spent in traces(process):
         seconds[name].append(spent)
@@ -53,7 +59,7 @@ def traced_functions(process: RunProcess) -> list[Traced]:
     for number, item in enumerate(process.functions):
         name = item["name"]
         spent = seconds[name].pop(0) if seconds[name] else 0.0
-        why = _why(process.functions[:number], item)
+        why = _why(process.functions[:number], item, is_new)
         found.append(Traced(name, spent, item["state"], why, _is_helper(name, graphs)))
     return found + [
         Traced(name, spent, "", "", _is_helper(name, graphs)) for name, left in seconds.items() for spent in left
@@ -65,14 +71,18 @@ def _is_helper(name: str, graphs: set[str]) -> bool:
     return is_library and not any(name.endswith(f".{graph}") for graph in graphs)
 
 
-def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
+def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any], is_new: bool | None) -> str:
     """Explain why a function was traced. ``before``: the process's earlier traces."""
+    if item["state"] == "raised":
+        return f"torch failed to trace it: {item['message']}"
     reasons = item["reasons"] if item["state"] != AUDITED else ()  # an audit's reasons are about other entries
-    why, code = "; ".join(dict.fromkeys(reasons)), item["reason"]
+    if reasons == [OTHER_PROGRAMS] and is_new is not None:
+        reasons = [NEW_PROGRAM if is_new else "the code of the program has changed since the trace"]
+    why, code = "".join(reasons[:1]), item["reason"]  # the first reason compares with the nearest entry
     first_line = str(why or item["message"]).partition("\n")[0]
     if code and not first_line.startswith(f"{code}:"):  # a code says why no package was written
         first_line = f"{first_line}; no package was written ({code})" if why else f"{code}: {first_line}"
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
     if first_line or not is_first:
         return shorten_paths(in_words(first_line))
-    return "no package for its present source: the function is new or edited"
+    return NEW_PROGRAM if is_new else "no package for its present source: the function is new or edited"

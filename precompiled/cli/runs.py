@@ -14,6 +14,7 @@ import click
 from precompiled.cli import checks_store, misses, outcomes
 from precompiled.cli.checks_daemon import existing_parent
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, shortened, table
+from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
@@ -27,7 +28,8 @@ MAX_SHOWN = 10
 
 def live(settings: Settings) -> list[dict[str, Any]]:
     """The runs with a live process, for `precompiled status`, without their graphs."""
-    return [_document(run, graphs=False) for run in runs(settings.cache_dir) if run.is_alive]
+    causes = PendingCauses(settings)
+    return [_document(run, causes, graphs=False) for run in runs(settings.cache_dir) if run.is_alive]
 
 
 def show_live(found: Sequence[dict[str, Any]]) -> None:
@@ -44,14 +46,16 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
     run = find_run(settings, name)
     summary = misses.summary(settings, run)
     document = {
-        **_document(run, graphs=True),
+        **_document(run, PendingCauses(settings), graphs=True),
         "summary": summary.sentence(),
         "hits": summary.hits,
         "edited": summary.edited,
         "misses": [miss.document() for miss in summary.misses],
         "trace_s": summary.trace_s,
+        "waited_s": summary.waited_s,
+        "is_first_run": summary.is_new,
     }
-    return document, lambda: _show(run, summary)
+    return document, lambda: _show(run, summary, document["said"])
 
 
 def graph_of(settings: Settings, prefix: str) -> str | None:
@@ -153,7 +157,7 @@ def _check_that_runs_are_kept(settings: Settings) -> None:
         raise PrecompiledError(f"runs cannot be recorded: {store.message}", store.action, code=STORE_UNWRITABLE)
 
 
-def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
+def _document(run: Run, causes: PendingCauses, *, graphs: bool) -> dict[str, Any]:
     first = run.processes[0]
     document: dict[str, object] = {
         "name": run.name,
@@ -161,7 +165,7 @@ def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
         "ranks": run.ranks,
         "began": run.since,
         "alive": run.is_alive,
-        "said": describe_graphs(run),
+        "said": describe_graphs(run, causes),
     }
     if graphs:
         document["processes"] = [
@@ -178,12 +182,12 @@ def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
     return document
 
 
-def describe_graphs(run: Run) -> list[str]:
+def describe_graphs(run: Run, causes: PendingCauses) -> list[str]:
     """How the graphs of each rank run, as sentences. Ranks with the same sentence are grouped."""
     by_text: dict[str, list[int]] = {}
     served = []
     for process in run.processes:
-        text = _of_a_process(process)
+        text = _of_a_process(process, causes)
         if text is None:
             served.append(process.rank)
         else:
@@ -202,7 +206,7 @@ def describe_graphs(run: Run) -> list[str]:
     return lines
 
 
-def _of_a_process(process: RunProcess) -> str | None:
+def _of_a_process(process: RunProcess, causes: PendingCauses) -> str | None:
     """A sentence about a process's graphs that do not run daemon-compiled code; None if all do."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
@@ -213,7 +217,8 @@ def _of_a_process(process: RunProcess) -> str | None:
     if pending:
         since = time.time() - min(graph["at"] for graph in pending)
         waits = f"pending for {human_seconds(since)}" if process.is_alive else "pending at the end"
-        parts.append(f"{format_count(len(pending), 'graph')} {waits}")
+        why = causes.count(pending) if process.is_alive else ""
+        parts.append(f"{format_count(len(pending), 'graph')} {waits}" + (f" ({why})" if why else ""))
     for name, reasons in reasons_of.items():
         if reasons:
             codes = ", ".join(code if number == 1 else f"{code} {number}" for code, number in reasons.most_common())
@@ -233,11 +238,11 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
 
 
-def _show(run: Run, summary: misses.Summary) -> None:
+def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
     graphs = [graph for process in run.processes for graph in process.graphs.values()]
     end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.since)} ago, {end}")
-    for line in (summary.sentence(), summary.seconds(), *(describe_graphs(run) if summary.graphs else ())):
+    for line in (summary.sentence(), summary.seconds(), *(said if summary.graphs else ())):
         if line:
             click.echo(f"  {line}")
     if summary.edited:
@@ -247,7 +252,7 @@ def _show(run: Run, summary: misses.Summary) -> None:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for miss in shortened(summary.misses, MAX_SHOWN):
         _show_miss(miss, run)
-    _show_traced(run)
+    _show_traced(run, is_new=summary.is_new)
 
 
 def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
@@ -260,9 +265,9 @@ def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
         pairs(rows)
 
 
-def _show_traced(run: Run) -> None:
+def _show_traced(run: Run, *, is_new: bool) -> None:
     """Print the functions that were traced, without audited ones and without helpers of Python and torch."""
-    found = [trace for process in run.processes for trace in outcomes.traced_functions(process)]
+    found = [trace for process in run.processes for trace in outcomes.traced_functions(process, is_new=is_new)]
     audited = {trace.name for trace in found if trace.state == outcomes.AUDITED}
     found = [trace for trace in found if trace.state != outcomes.AUDITED]
     if audited:
@@ -297,7 +302,7 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     if said or miss.since:
         click.echo(f"  {said or miss.since}")
     elif not miss.causes:
-        click.echo("  it is not compiled yet" if miss.is_pending else "  the store no longer has it")
+        click.echo("  the store no longer has it")
 
 
 def _is(graph: Mapping[str, object], miss: misses.Miss) -> bool:

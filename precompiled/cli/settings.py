@@ -66,15 +66,16 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_a
     out.result(document, show)
 
 
-# raises=False, because this command may repair an invalid file.
-@command("set", raises=False, examples=["precompiled config set mode wait", "precompiled config set workers 4"])
+# This command may repair an invalid file.
+@command("set", wrong="print", examples=["precompiled config set mode wait", "precompiled config set workers 4"])
 @click.argument("name", type=_Setting())
 @click.argument("value")
 def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
     """Set a setting in your configuration file.
 
-    The command checks VALUE first and keeps the other lines of the file. Environment variables take precedence over
-    the file. A running daemon uses its new settings after `precompiled daemon restart`.
+    The command checks VALUE first and keeps the other lines of the file. A size may have a unit: 500M, 20GB or 20GiB.
+    Environment variables take precedence over the file. A running daemon uses its new settings after
+    `precompiled daemon restart`.
     """
     file = paths.user_config_file()
     if file.is_relative_to(paths.NO_HOME):
@@ -96,8 +97,9 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
         raise ConfigError(f"{file} is not valid TOML", "Correct the file, then set the value")
     _write(file.resolve(), after)
     variable = ENV_PREFIX + name.upper()
+    readable = f" ({human_bytes(parsed)})" if name.endswith("_bytes") and parsed else ""
     note = f"\n{variable} is set in this shell, and takes precedence." if os.environ.get(variable) else ""
-    out.result({"file": str(file), "name": name, "value": _plain(parsed)}, f"Wrote `{line}` to {file}.{note}")
+    out.result({"file": str(file), "name": name, "value": _plain(parsed)}, f"Wrote `{line}`{readable} to {file}.{note}")
 
 
 def _with_line(text: str, name: str, line: str) -> str:

@@ -41,6 +41,11 @@ _ALL = (
     StateWord("skipped", "a package says that Dynamo leaves the function uncompiled"),
     StateWord("recorded", "Dynamo traced the function, and a package of the trace was written for later processes"),
     StateWord("traced", "Dynamo traced the function, and no package was written", _EXPLAIN),
+    StateWord(
+        "raised",
+        "torch raised an error while Dynamo traced the function, so there is no graph to compile",
+        "Run the program with PRECOMPILED=0: plain torch.compile raises the same error",
+    ),
     StateWord("audited", "Dynamo traced the function to check its package, and both agree (setting package_audit)"),
     # in the store
     StateWord("artifact", "the store has compiled code for the graph"),

@@ -116,7 +116,7 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
     rest = "" if show_all or with_code else f"{ALL_SHOWS}, and --code shows what Inductor generated"
     if functions.is_function(key):
         found = functions.show_document(store, key)
-        out.result(found, lambda: functions.show(found), "" if show_all else ALL_SHOWS)
+        out.result(found, lambda: functions.show(found, show_all=show_all), "" if show_all else ALL_SHOWS)
         return
     whole = resolve(store, [check(key)])[0]
     artifacts = store.lookup(whole)
@@ -186,6 +186,8 @@ def size_command(out: Output, settings: Settings) -> None:
     def show() -> None:
         rows = [(name, str(counts.get(name, "")), human_bytes(size)) for name, size in sizes.items()]
         table(("", "COUNT", "SIZE"), [*rows, ("total", "", human_bytes(total))], right=("COUNT", "SIZE"))
+        if sizes[scratch.SCRATCH]:
+            click.echo("scratch: precompiled C++ headers and other files that workers keep to compile faster")
 
     out.result({"cache_dir": str(store.root), "parts": parts, "bytes": total}, show)
 

@@ -25,10 +25,10 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
-# raises=False: with a bad setting, the command runs without precompiled, and the command's hook reports why.
+# With an invalid setting, the command runs without precompiled, and the command's hook reports why.
 @command(
     "run",
-    raises=False,
+    wrong="ignore",
     context_settings={"allow_interspersed_args": False},
     examples=[
         "precompiled run -- python train.py",

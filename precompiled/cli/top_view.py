@@ -170,7 +170,7 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
             [
                 (
                     ("" if selected < 0 else "> " if at == selected else "  ") + item.state,
-                    human_seconds(max(0.0, seen.now - item.since)),
+                    human_seconds(max(0.0, seen.now - item.since), whole=True),
                     item.program,
                     item.rank,
                     item.name,
@@ -232,7 +232,7 @@ def _client(item: Client, now: float) -> tuple[str, ...]:
         item.program,
         item.rank,
         str(item.pid),
-        human_seconds(max(0.0, now - item.began)),
+        human_seconds(max(0.0, now - item.began), whole=True),
         str(sum(item.states.values())),
         str(item.states["compiled"]),
         str(waiting),

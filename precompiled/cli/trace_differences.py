@@ -12,20 +12,23 @@ from precompiled.store.packages import Entry
 
 
 def first_value(store: Store, key: str, other_key: str) -> difference.EntryDifference | None:
-    """The first constant that differs between the traces that made two graphs. None if the store has no such traces."""
+    """The first constant that differs between the traces that made two graphs. None if the store has no such traces.
+
+    If a graph has several traces, the pair with the fewest differences decides.
+    """
     entries: dict[str, list[Entry]] = {key: [], other_key: []}
     for entry in store.packages.entries():
         for of_key, found in entries.items():
             if of_key in entry.header.artifacts:
                 found.append(entry)
+    pairs: list[list[difference.EntryDifference]] = []
     for mine in entries[key]:
         for other in entries[other_key]:
             if (mine.header.module, mine.header.qualname) != (other.header.module, other.header.qualname):
                 continue
             with suppress(StoreError):
-                found_values = difference.entries(
-                    (mine.header, About.parse(mine.about)), (other.header, About.parse(other.about))
+                pairs.append(
+                    difference.entries((mine.header, About.parse(mine.about)), (other.header, About.parse(other.about)))
                 )
-                if (value := next((item for item in found_values if item.is_value), None)) is not None:
-                    return value
-    return None
+    pairs.sort(key=len)
+    return next((item for found in pairs for item in found if item.is_value), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from precompiled import parts
+from precompiled.core.words import MIN_SIMILARITY
 
 # The help's sections and their commands, in order.
 SECTIONS = {
@@ -158,8 +159,7 @@ def suggestion(group: str, name: str) -> str:
     commands = [known for known in COMMANDS if exists(known)]
     below = {known.split()[-1]: known for known in reversed(commands)}
     below |= {old: new for old, new in RENAMED.items() if _is_old_name(old)}
-    for cutoff in (0.7, 0.6):
-        for names in (here, below):
-            if near := get_close_matches(name.lower(), names, 1, cutoff):
-                return names[near[0]]
+    for names in (here, below):
+        if near := get_close_matches(name.lower(), names, 1, MIN_SIMILARITY):
+            return names[near[0]]
     return ""

@@ -130,6 +130,11 @@ class GraphOutcomes:
         if self._run is not None:
             self._run.frame(name, span)
 
+    def note_wait(self, span: Span) -> None:
+        """Record that the program waited, for pending graphs or for the remote."""
+        if self._run is not None:
+            self._run.waited(span)
+
     def after_fork(self) -> None:
         """In a fork's child, make a new lock, because a thread of the parent may hold the old lock."""
         self._lock = threading.Lock()

@@ -49,6 +49,13 @@ class GraphReport:
     calls_compiled: int = 0
     spans: list[Span] = field(default_factory=list)
 
+    @property
+    def why(self) -> str:
+        """The reason on one line, or for a pending graph the command that shows its compile. "" for a served graph."""
+        if self.reason:
+            return f"{self.reason}: {self.message.partition(chr(10))[0]}"
+        return "`precompiled explain` says what it waits for" if self.state == State.PENDING.value else ""
+
     def __repr__(self) -> str:
         why = self.source or self.reason
         calls = f"{self.calls_eager} eager and {format_count(self.calls_compiled, 'compiled call')}"
@@ -75,6 +82,10 @@ class Ledger:
     def add(self, graph: GraphCalls) -> None:
         with self._lock:
             self._graphs.append(graph)
+
+    def __len__(self) -> int:
+        """The number of graphs."""
+        return len(self._graphs)
 
     def forget(self, graph: GraphCalls) -> None:
         """Remove a graph whose frame Dynamo retraces."""

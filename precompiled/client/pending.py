@@ -25,6 +25,7 @@ from precompiled.client.terminal_lines import TerminalLines
 from precompiled.core import forking, interruptions
 from precompiled.core.errors import Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
+from precompiled.core.spans import WAITED, span_until_now
 from precompiled.store.artifact_format import FAILED_SUFFIX
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.client import openmp_threads
@@ -60,6 +61,7 @@ class Pending:
         self._thread: threading.Thread | None = None
         self._hint = False
         self._closing = False
+        self._blocked = 0  # threads of the program in ``wait``
         self._dormant: list[Awaited] = []  # graphs that the fork's parent awaits, and this process does not await yet
 
     def add(self, awaited: Awaited) -> None:
@@ -75,7 +77,17 @@ class Pending:
         for item in list(self._dormant):
             self._take_up(item)
         with self._changed:
-            return self._changed.wait_for(lambda: not self._awaited, timeout_s)
+            if not self._awaited:
+                return True
+            self._blocked += 1
+        started = time.perf_counter()
+        try:
+            with self._changed:
+                return self._changed.wait_for(lambda: not self._awaited, timeout_s)
+        finally:
+            with self._changed:
+                self._blocked -= 1
+            self._session.outcomes.note_wait(span_until_now(WAITED, time.perf_counter() - started))
 
     def await_artifact(self, item: Awaited) -> None:
         """Wait until the artifact is loaded, because a call must not run eager. If none comes, compile the graph now.
@@ -230,7 +242,7 @@ class Pending:
                         self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())
-                self._progress.look(_without_code(awaited))
+                self._progress.look(_without_code(awaited), blocked=self._blocked > 0)
                 alone = self._session.connection.alone_s() > 0
                 with self._changed:
                     if self._awaited and not self._closing and not self._hint:

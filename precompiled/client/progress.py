@@ -1,7 +1,8 @@
 """Prints a line on the terminal when graphs compile in the background, and a line when all are compiled.
 
-If the program ends first, a third line replaces the second. The thread that awaits artifacts prints the lines, so they
-do not delay the program. Each line appears once per process. No function of this file raises or waits for a terminal.
+If the program ends first, a third line replaces the second. Graphs that a program adds later get the same two lines,
+up to MAX_BATCHES times. The thread that awaits artifacts prints the lines, so they do not delay the program. No
+function of this file raises or waits for a terminal.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ log = logging.getLogger("precompiled.client.progress")
 
 # Seconds before the first line. Dynamo traces one graph after the other, and a fast compile needs no line.
 PATIENCE_S = 1.0
+# A program whose shapes always change would otherwise print lines without end.
+MAX_BATCHES = 5
 
 
 class AwaitedGraph(Protocol):
@@ -42,18 +45,22 @@ class Progress:
         self._graphs: list[GraphCalls] = []
         self._since = 0.0  # time.monotonic(); 0 before the first awaited graph
         self._said = False
+        self._batches = 0  # how often all graphs have been compiled after a line
 
-    def look(self, awaited: Sequence[AwaitedGraph]) -> None:
-        """Print the lines that are due. ``awaited``: the awaited graphs that do not run compiled yet."""
+    def look(self, awaited: Sequence[AwaitedGraph], *, blocked: bool = False) -> None:
+        """Print the lines that are due. ``awaited``: the awaited graphs that do not run compiled yet.
+
+        ``blocked``: whether the program is in ``precompiled.wait()``.
+        """
         if self._over:
             return
         try:
-            self._look(awaited)
+            self._look(awaited, blocked)
         except Exception as error:  # noqa: BLE001 - an error must not prevent a swap
             self._over = True
             log.info("no progress is shown: %s", error)
 
-    def _look(self, awaited: Sequence[AwaitedGraph]) -> None:
+    def _look(self, awaited: Sequence[AwaitedGraph], blocked: bool) -> None:
         for item in awaited:
             self._since = self._since or item.since
             if item.calls not in self._graphs:
@@ -62,12 +69,13 @@ class Progress:
             if not self._lines.are_shown():
                 self._over = True
             else:
-                self._said = self._lines.say(self._begins())
+                self._said = self._lines.say(self._begins(len({item.calls for item in awaited}), blocked))
         if not awaited and self._graphs:
             if self._said:
-                self._over = True
                 self._lines.say(self._ends())
-            self._graphs, self._since = [], 0.0
+                self._batches += 1
+                self._over = self._batches == MAX_BATCHES
+            self._graphs, self._since, self._said = [], 0.0, False
 
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
         """Print the last line of a program that ends while ``left`` graphs do not run compiled.
@@ -90,10 +98,10 @@ class Progress:
             interruptions.pass_on(error)
             log.info("no progress is shown: %s", error)
 
-    def _begins(self) -> str:
-        pending = sum(calls.swap.state is State.PENDING for calls in self._graphs)
-        text = format_count(pending, "graph compiles in the background", "graphs compile in the background")
-        if not self._waits:
+    def _begins(self, pending: int, blocked: bool) -> str:
+        more = "more " if self._batches else ""
+        text = format_count(pending, f"{more}graph compiles", f"{more}graphs compile") + " in the background"
+        if not self._waits and not blocked:
             return f"{text}; running eager"
         return f"{text}; the program waits for {'it' if pending == 1 else 'them'}"
 
@@ -105,13 +113,14 @@ class Progress:
         if len(compiled) < len(self._graphs):
             number = f"{len(compiled)} of {format_count(len(self._graphs), 'graph')}"
             return f"{number} compiled after {lasted}; {self._unserved()}"
-        # If the program calls all graphs equally often, one call of each is a step.
+        # If the program calls all graphs equally often, the number says when the program became fast. Graphs that came
+        # later have no such number.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
-        if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1 or not max(flips):
+        if self._waits or self._batches or len(flips) < len(compiled) or max(calls) - min(calls) > 1 or not max(flips):
             return f"{how} after {lasted}"
-        # The program may make no further step, so the line does not announce one.
-        return f"{how} after step {max(flips)} ({lasted})"
+        # The program may make no further call, so the line does not announce one.
+        return f"{how} after call {max(flips)} ({lasted})"
 
     def _unserved(self) -> str:
         """Say how the unserved graphs run, and which command shows the reasons."""

@@ -62,4 +62,4 @@ class GraphReports(ReportTable["GraphReport"]):
         return report.name, report.state, report.source or "-", *calls, report.key[:12] or "-"
 
     def note(self, report: GraphReport) -> str:
-        return f"{report.reason}: {report.message.partition(chr(10))[0]}" if report.reason else ""
+        return report.why

@@ -139,6 +139,10 @@ class RunRecord:
         """Write the time that Dynamo ("trace") or a package ("package") took for a frame."""
         self._write({"frame": name[:MAX_MESSAGE], "span": span})
 
+    def waited(self, span: Span) -> None:
+        """Write a time for which the program waited, in ``precompiled.wait()`` or for the remote."""
+        self._write({"wait": span})
+
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
         """Keep the program of an unsubmitted miss. ``program`` returns its bytes, and is called only below the limit
         MAX_KEPT.

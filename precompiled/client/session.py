@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from precompiled import parts
@@ -30,6 +31,7 @@ from precompiled.client.safe_points import SafePoints
 from precompiled.client.terminal_lines import TerminalLines
 from precompiled.core.errors import NotServed, code_of
 from precompiled.core.paths import TARGET_VARIABLE
+from precompiled.core.spans import WAITED_FOR_REMOTE, span_until_now
 from precompiled.store import run_records
 from precompiled.store.artifact_format import variant_label
 from precompiled.store.artifacts import Artifact, Store
@@ -135,7 +137,13 @@ class Session:
         """Wait for a limited time until the helper has fetched objects. Returns whether the store may have new objects
         (docs/decisions/0047).
         """
-        return PROCESS.ahead is not None and PROCESS.ahead.wait()
+        if PROCESS.ahead is None:
+            return False
+        started = time.perf_counter()
+        try:
+            return PROCESS.ahead.wait()
+        finally:
+            self.outcomes.note_wait(span_until_now(WAITED_FOR_REMOTE, time.perf_counter() - started))
 
     def tell_used(self) -> None:
         """Send the helper the keys and packages that this process used, for the list in the remote."""

@@ -112,17 +112,31 @@ def parse_farm(value: object) -> str:
     return text
 
 
+def parse_size(text: str) -> int:
+    """Bytes, from a number with or without a unit: 5GB has 10^9 bytes per unit, 5GiB and 5G have 2^30."""
+    number = text.strip().lower()
+    binary = not number.endswith("b") or number.endswith("ib")
+    number = number.removesuffix("b").removesuffix("i").rstrip()
+    power = "kmgt".find(number[-1:]) + 1 if number else 0
+    if power == 0:
+        return int(text)
+    return int(float(number[:-1]) * (1024 if binary else 1000) ** power)
+
+
 def parse_positive(name: str, kind: type) -> Callable[[Any], Any]:
-    ends = {"s": "a number of seconds", "bytes": "a number of bytes"}
-    what = ends.get(name.rpartition("_")[2], "a number" if kind is float else "a whole number")
+    ends = {"s": "a number of seconds"}
+    ending = name.rpartition("_")[2]
+    what = ends.get(ending, "a number" if kind is float else "a whole number") + ", 0 or more, without a unit"
+    if ending == "bytes":
+        what = "a size of 0 or more, such as 500000000, 500MB or 20GiB"
 
     def parse(value: object) -> Any:
         try:
-            number = kind(value)
+            number = parse_size(value) if ending == "bytes" and isinstance(value, str) else kind(value)
         except (ValueError, TypeError, OverflowError):
             number = -1
         if not 0 <= number < 1 << 62:  # also false for NaN
-            raise ValueError(f"expected {what}, 0 or more, without a unit")
+            raise ValueError(f"expected {what}")
         return number
 
     return parse

@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 # A moment, and not an interval: a graph is called for the second time (client/ledger.py).
 SECOND_CALL = "second call"
+# The program blocks until no graph is pending.
+WAITED = "precompiled.wait()"
+# A trace or lookup waits until the helper has fetched objects (docs/decisions/0047).
+WAITED_FOR_REMOTE = "wait for the remote"
 # What a process spends on a graph that no artifact serves.
 IN_PROCESS = "compile in process"
 

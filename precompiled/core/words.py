@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# How similar a known name must be to a wrong one, so that an error suggests the known name (difflib's ratio).
+MIN_SIMILARITY = 0.72
+
 
 def format_count(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
     """``1 artifact``, ``2 artifacts``, ``0 artifacts``.
@@ -47,16 +50,23 @@ def human_bytes(count: float) -> str:
     return f"{count / 1024:.1f} TiB"
 
 
-def human_seconds(seconds: float) -> str:
-    """``0.3 s``, ``59.9 s``, ``5 min``, ``3 h``, ``2 d``; ``12 ms`` below a tenth of a second."""
+def human_seconds(seconds: float, *, whole: bool = False) -> str:
+    """``0.3 s``, ``59.9 s``, ``1.5 min``, ``12 min``, ``3 h``, ``2 d``; ``12 ms`` below a tenth of a second.
+
+    ``whole``: whole minutes, hours and days, for the column of a narrow table.
+    """
     if 0 < seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "under 1 ms"
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     for unit, size, most in (("min", 60, 60), ("h", 3600, 48)):
         if round(seconds / size) < most:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
+            return f"{_figures(seconds / size, whole)} {unit}"
+    return f"{_figures(seconds / 86400, whole)} d"
+
+
+def _figures(number: float, whole: bool) -> str:
+    return f"{number:.0f}" if whole or number >= 9.95 else f"{number:.1f}".removesuffix(".0")
 
 
 def describe_saved(seconds: float) -> str:

@@ -263,13 +263,13 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
         yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(now or then or ""))
     elif line is not None and _edited(before, after, old, new):
         was = _codes(old, new) if old is None or new is None or old.code != new.code else operations
-        yield Cause("edit", f"edit at {line.short}", was, str(line) if new else f"before the edit {line}")
+        yield Cause("edit", f"edit at {line.short}", was, line.where if new else f"before the edit {line.where}")
     elif is_same_line and now is not None and now.code:
         kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
         yield Cause(kind, f"other {short} at {now.short}", operations, str(now))
     elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
-        yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", str(new))
+        yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
 
 
 def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:

@@ -158,6 +158,8 @@ def _inputs(before: ProgramData, after: ProgramData) -> Iterator[Change]:
         new = None if other is None else right["args"][other]
         parameter = bool((new or old or {}).get("parameter"))
         for field, was, now in _input_fields(old, new):
+            if field == _FIELDS["shares"] and str(position) in (was, now):
+                continue  # the first of the inputs that share memory names itself
             name = listing.input_name(program, position)
             yield Change("inputs", f"input {position}", was, now, field=field, source=name, parameter=parameter)
     for number, (bounds, other_bounds) in enumerate(zip_longest(left["ranges"], right["ranges"])):

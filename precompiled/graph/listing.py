@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from precompiled.core.words import format_count
+from precompiled.core.words import format_count, format_list
 
 if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, ProgramData
@@ -40,9 +40,12 @@ class Place:
             return f"line {self.line} of a cell"
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}, in {self.function}"
+
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}, in {self.function}"
-        return f"{where}: {self.code}" if self.code else where
+        return f"{self.where}: {self.code}" if self.code else self.where
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Operation:
     node: int
     text: str
     place: Place | None
+    is_input: bool = False
 
 
 def operations(program: ProgramData) -> list[Operation]:
@@ -69,11 +73,12 @@ def operations(program: ProgramData) -> list[Operation]:
                 text = f"{text} {placeholders}"
                 if number == 0:
                     name = input_name(program, placeholders)
-                    text += f": {tensor(program['inputs']['args'][placeholders])}" + (f"  {name}" if name else "")
+                    described = tensor(program["inputs"]["args"][placeholders]) + _shared(program, placeholders)
+                    text += f": {described}" + (f"  {name}" if name else "")
                 placeholders += 1
             if node[0] != "o":
                 text = f"%{position} = {text}"
-            found.append(Operation(number, position, text, place(program, number, position)))
+            found.append(Operation(number, position, text, place(program, number, position), node[0] == "p"))
     return found
 
 
@@ -296,9 +301,18 @@ def tensor(item: InputData) -> str:
         words.append("parameter")
     elif item["requires_grad"]:
         words.append("requires grad")
-    if "shares" in item:
-        words.append(f"shares memory with input {item['shares']}")
     return ", ".join(words)
+
+
+def _shared(program: ProgramData, position: int) -> str:
+    """Which other inputs share an input's memory. All of these inputs name the first one (``shares``)."""
+    inputs = program["inputs"]["args"]
+    first = inputs[position].get("shares")
+    others = [str(at) for at, item in enumerate(inputs) if first is not None and item.get("shares") == first]
+    others = [at for at in others if at != str(position)]
+    if not others:
+        return ""
+    return f", shares memory with {'input' if len(others) == 1 else 'inputs'} {format_list(others)}"
 
 
 def is_contiguous(shape: list[Any], stride: list[Any]) -> bool:

@@ -29,6 +29,7 @@ from precompiled.packages.dynamo.frame_entry import Frame, Graph, Traced
 from precompiled.packages.entry_building import BuiltEntry, build_entry
 from precompiled.packages.entry_search import EntrySearch, FrameSearch
 from precompiled.packages.function_report import FunctionReport
+from precompiled.packages.nearest_entry import nearest_first
 from precompiled.packages.program import ANY, UNKNOWN, Program
 from precompiled.packages.publisher import Publisher
 from precompiled.packages.source_files import SourceFiles
@@ -119,6 +120,7 @@ class Automatic:
         self._looked = looked = FrameSearch(weakref.ref(frame), started)
         try:
             session = sessions.current()
+            looked.graphs = len(session.ledger)
             if _is_off(session):
                 return None
             with garbage_collection.seldom():
@@ -131,6 +133,7 @@ class Automatic:
                 found = self.search.find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
                     looked.reasons.clear()
+                    looked.tried.clear()
                     looked.others.clear()
                     found = self.search.find(session, frame, looked)
         except Exception as error:
@@ -221,11 +224,23 @@ class Automatic:
                 raise NotPortable(
                     "this process records no packages (PRECOMPILED_PACKAGES=program does)", code="package-off"
                 )
-            self._publish(store, complete, frame, looked.program, report)
+            self._publish(store, complete, frame, looked, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded, so our error must not reach the user
             interruptions.pass_on(error)
             self._not_kept(report, error)
         structured_trace.frame(vars(report), traced.result)
+
+    def raised(self, frame: Frame, problem: str) -> None:
+        """Report that torch raised an error while it traced a frame. If the trace had made a graph, the graph's report
+        has the error.
+        """
+        session, looked = sessions.current(), self._looked
+        if _is_off(session) or looked.frame() is not frame or len(session.ledger) > looked.graphs:
+            return
+        report = FunctionReport(frame.shown_name, "raised", message=problem)
+        self.reports.append(report)
+        spent = spans.span_until_now("trace", time.perf_counter() - looked.began)
+        session.outcomes.note_frame(report.name, spent)
 
     def _not_kept(self, report: FunctionReport, error: BaseException) -> None:
         report.state, report.reason, report.message = "traced", code_of(error, "package-internal-error"), str(error)
@@ -238,15 +253,17 @@ class Automatic:
         store: PackageStore,
         complete: Callable[[], BuiltEntry],
         frame: Frame,
-        program: Program,
+        looked: FrameSearch,
         report: FunctionReport,
     ) -> None:
         entries = dynamo_frames.entries_of(frame.owner)
+        program, tried, reasons = looked.program, looked.tried, looked.reasons
         program.parse()
 
         # a thread runs ``write``, because the first call must not wait for pickling or the disk
         def write() -> None:
             made = complete()
+            report.reasons = nearest_first((made.header, made.about), tried, reasons)
             header = replace(made.header, sources_code=program.code())
             name = store.publish(header, made.about.to_bytes(), made.body)
             entries.append((header.function, name))

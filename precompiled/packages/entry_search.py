@@ -18,7 +18,8 @@ from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_frames, entry_codec, frame_entry, installing
 from precompiled.packages.dynamo.frame_entry import Frame
-from precompiled.packages.function_report import FunctionReport
+from precompiled.packages.function_report import OTHER_PROGRAMS, FunctionReport
+from precompiled.packages.nearest_entry import TriedEntry
 from precompiled.packages.program import ANY, Program
 from precompiled.packages.source_files import SourceFiles
 from precompiled.store import package_format as fmt
@@ -47,10 +48,12 @@ class FrameSearch:
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     began: float = 0.0  # when the search began, by time.perf_counter()
+    graphs: int = 0  # the number of graphs that the process had before the search
     # These two describe the process before the trace, which may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why each entry was not used
+    tried: list[TriedEntry] = field(default_factory=list)  # the entries that were not used, with their reasons
     others: list[str] = field(default_factory=list)  # names of entries that other programs recorded
     audited: Entry | None = None  # the entry that fits and is compared with the trace
     refused: str | None = None  # why no entry of the function may be used (a failed audit)
@@ -105,6 +108,7 @@ class EntrySearch:
                     continue
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
                 looked.reasons.append(f"{reason}{difference.at(place)}")
+                looked.tried.append(TriedEntry(entry, looked.reasons[-1]))
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
@@ -116,7 +120,7 @@ class EntrySearch:
             return result, FunctionReport(frame.shown_name, state, guards=entry.header.guards)
         # Mention entries of other programs only if no entry of this program gave a reason.
         if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
-            looked.reasons.append("the code of the program has changed since the trace")
+            looked.reasons.append(OTHER_PROGRAMS)
         return None
 
     def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:

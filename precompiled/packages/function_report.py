@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from precompiled.client.report_table import ReportTable
 
+# The reason of a trace if the store has entries of the function, but none of this program as it is now. A client does
+# not read the records of earlier runs, so only the command line can say more (cli/outcomes.py).
+OTHER_PROGRAMS = "its packages belong to other programs, or to this program before an edit"
+
 
 @dataclass
 class FunctionReport:
@@ -17,9 +21,11 @@ class FunctionReport:
     - "skipped": the frame runs uncompiled, without a trace, because a package says that Dynamo skipped it.
     - "recorded": Dynamo traced the frame, and a package was written.
     - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
+    - "raised": torch raised an error during the trace, so there is no graph. ``message`` has the error's first line.
     - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
 
-    ``reasons`` says, for each entry of the function, why the entry was not used.
+    ``reasons`` says, for each entry of the function, why the entry was not used. Once a package is written, the entry
+    with the fewest differences comes first.
     """
 
     name: str  # module.qualified name; for a module of torch's own (nn.Sequential), the name of its class
@@ -44,5 +50,5 @@ class FunctionReports(ReportTable[FunctionReport]):
         return report.name, report.state, report.guards
 
     def note(self, report: FunctionReport) -> str:
-        why = f"{report.reason}: {report.message}" if report.reason else "; ".join(dict.fromkeys(report.reasons))
+        why = f"{report.reason}: {report.message}" if report.reason else "".join(report.reasons[:1]) or report.message
         return why.partition("\n")[0]

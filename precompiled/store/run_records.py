@@ -9,7 +9,8 @@ A run is a set of processes that were started together: the ranks of a job, or a
 (client/run_recorder.py). Each line of a file is a JSON object:
 
 - the first line describes the process
-- further lines hold the current state of a graph, or the time that Dynamo or a package took for a frame
+- further lines hold the current state of a graph, the time that Dynamo or a package took for a frame, or a time
+  for which the program waited, in ``precompiled.wait()`` or for the remote
 - the last line, at the process's end, holds the number of calls of each graph and the functions that Dynamo traced
 
 A program file has the program of a missed graph that was not submitted (mode "lookup", or no daemon).
@@ -18,7 +19,7 @@ A program file has the program of a missed graph that was not submitted (mode "l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 from precompiled.core import kernel
 from precompiled.core.errors import PrecompiledError, StoreError
-from precompiled.core.spans import Span
+from precompiled.core.spans import WAITED_FOR_REMOTE, Span
 from precompiled.store import artifact_format as fmt
 from precompiled.store import lines, trust
 
@@ -83,6 +84,7 @@ class RunProcess:
     timeline: str = ""  # the id of the `precompiled timeline` command that started the process
     # Frame names, and the seconds that Dynamo or a package took for the frame.
     frames: list[tuple[str, Span]] = field(default_factory=list)
+    waits: list[Span] = field(default_factory=list)  # in ``precompiled.wait()``, or for the remote
     # maps the paths of the program's own source files to digests of their texts
     files: dict[str, str] = field(default_factory=dict)
     is_worker: bool = False  # whether a library started the process for the program (DataLoader, pytest-xdist)
@@ -191,6 +193,8 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
                     process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled}
         elif "frame" in line:
             process.frames.append((line["frame"], Span(*line["span"])))
+        elif "wait" in line:
+            process.waits.append(Span(*line["wait"]))
         elif "id" in line:
             spans_of(line)  # raises if a span is unreadable, so that the file is left out
             process.graphs[line["id"]] = line
@@ -214,19 +218,47 @@ def waited_s(graph: Mapping[str, object]) -> float:
     return sum(span.seconds for span in spans_of(graph) if span.what not in ("load", "check"))
 
 
+def eager_s(process: RunProcess, graph: Mapping[str, Any]) -> float:
+    """The seconds for which a graph ran eager until its swap, without those in which the program waited for artifacts
+    (of any graph).
+    """
+    began = next((span.began for span in spans_of(graph) if span.what == "submit"), None)
+    lasted: float = graph.get("swapped_after_s", 0.0)
+    if began is None:
+        return lasted
+    blocked = [*process.waits]
+    for other in process.graphs.values():
+        blocked += [span for span in spans_of(other) if span.what in ("submit", "wait")]
+    return max(0.0, lasted - _covered_s(blocked, began, began + lasted))
+
+
 def traces(process: RunProcess) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of each trace without the work for its graphs."""
+    """The functions that Dynamo traced, and the seconds of each trace. Work for its graphs and waits for the remote do
+    not count.
+    """
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
+    done += [span for span in process.waits if span.what == WAITED_FOR_REMOTE]
     found = []
     for name, trace in process.frames:
         if trace.what == "trace":
+            until = trace.ended + _CLOCK_S
             inside = [
-                span.seconds
+                span
                 for span in done
-                if span.thread == trace.thread and trace.began <= span.began and span.ended <= trace.ended + _CLOCK_S
+                if span.thread == trace.thread and trace.began <= span.began and span.ended <= until
             ]
-            found.append((name, max(0.0, trace.seconds - sum(inside))))
+            found.append((name, max(0.0, trace.seconds - _covered_s(inside, trace.began, until))))
     return found
+
+
+def _covered_s(spans: Iterable[Span], began: float, ended: float) -> float:
+    """The seconds from ``began`` to ``ended`` that at least one span covers."""
+    covered, until = 0.0, began
+    for span in sorted(spans, key=lambda span: span.began):
+        end = min(span.ended, ended)
+        covered += max(0.0, end - max(span.began, until))
+        until = max(until, end)
+    return covered
 
 
 # Tolerance in seconds, because a span's begin and length come from different clocks.

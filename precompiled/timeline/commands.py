@@ -100,12 +100,14 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     status = _wait(process)
     now = time.time()
-    from precompiled.timeline.page import page
+    from precompiled.timeline.page import headline, page
 
     facts = gather(settings.cache_dir, began - BEFORE_S, now, lambda process: process.timeline == token)
     traced = output.with_suffix(".json")
-    document = {**_write(facts, traced), "page": str(output), "status": status}
+    document = {**_write(facts, traced), "page": str(output), "headline": headline(facts), "status": status}
     _save(output, page(facts, cmd, now - began, traced.name))
+    if document["headline"]:
+        out.note(f"precompiled: {document['headline']}")
     out.note(f"precompiled: wrote {output} (open it in a browser) and {traced} (the trace).")
     if out.as_json:
         out.result(document, "")

@@ -113,6 +113,7 @@ class _Trace:
             (span, {"frame": name, "seconds": span.seconds}) for name, span in process.frames
         ]
         mine += [(span, {**_about(graph), "seconds": span.seconds}) for graph, span in known.graph_spans(process)]
+        mine += [(span, {"seconds": span.seconds}) for span in process.waits]
         mine = [(span, args) for span, args in mine if span.ended >= self._facts.began]
         threads = {span.thread for span, _ in mine}
         first = min((span for span, _ in mine), key=lambda span: span.began, default=None)

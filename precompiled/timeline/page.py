@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -9,7 +10,7 @@ from typing import Any
 
 from precompiled.cli import outcomes
 from precompiled.core.spans import IN_PROCESS
-from precompiled.core.words import format_count, format_list, human_seconds
+from precompiled.core.words import format_count, format_list, human_seconds, sentence
 from precompiled.store.run_records import NOT_SERVED, RunProcess, spans_of, way
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Bar, Section, svg
@@ -62,6 +63,13 @@ def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> st
     if left := len(facts.processes) - len(starts):
         parts.append(f"<p>{format_count(left, 'more process', 'more processes')} are in the trace only.</p>")
     return "\n".join([*parts, "</body></html>\n"])
+
+
+def headline(facts: Facts) -> str:
+    """The page's headline as a sentence for a terminal; "" if no process had a graph."""
+    if not facts.processes:
+        return ""
+    return sentence(re.sub("</?b>", "", _headline(start(facts.processes[0], facts))))
 
 
 def _of(item: Start, facts: Facts) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from precompiled.core.spans import IN_PROCESS, Span
+from precompiled.core.spans import IN_PROCESS, WAITED, WAITED_FOR_REMOTE, Span
 from precompiled.store import run_records
 from precompiled.store.job_phases import RecordedWorker
 from precompiled.store.run_records import RunProcess
@@ -27,6 +27,8 @@ _NAMES = {
     known.LOOKUP: "capture, key, lookup",
     known.SUBMIT: "sending the graph",
     known.WAIT: "waiting for the artifact",
+    WAITED: "waiting for the artifact",
+    WAITED_FOR_REMOTE: "waiting for the artifact",
     known.LOAD: "load of the artifact",
     IN_PROCESS: "AOTAutograd and Inductor, or their cache",
 }
@@ -84,7 +86,7 @@ def _end(sections: Sequence[Section]) -> float:
 
 
 def start(process: RunProcess, facts: Facts) -> Start:
-    spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)]
+    spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)] + process.waits
     # The thread of the earliest span is the main thread. Another thread loads swapped artifacts while the program runs.
     thread = min(spans, key=lambda span: span.began).thread if spans else process.pid
     mine = [span for span in spans if span.thread == thread]
@@ -116,7 +118,7 @@ def _first_step(process: RunProcess, spans: Sequence[Span]) -> float | None:
 
     If further work follows each second call, the end of this work. None if the program called no graph twice.
     """
-    work = [span for span in spans if span.what != known.LOAD]
+    work = [span for span in spans if span.what not in (known.LOAD, WAITED)]
     for at in process.second_calls:
         if not any(at < span.began < at + SAME_STEP_S for span in work):
             return at

@@ -216,7 +216,8 @@ class Capture:
                 + self._last_words()
             )
         how = f"signal {signal.Signals(status - 128).name}" if 128 < status < 160 else f"exit status {status}"
-        return End(f"the capture ended with {how}{self._last_words()}")
+        who = "the command" if self.registration.kind == "run" else "the capture"
+        return End(f"{who} ended with {how}{self._last_words() or ', and printed nothing'}")
 
     def _last_words(self) -> str:
         text = bytes(self._tail).decode(errors="replace").strip()

@@ -55,7 +55,8 @@ def test_size_adds_up_to_what_is_on_the_disk(full: Store) -> None:
     assert parts["artifacts"][1] > 3 * 2048 and parts["packages"][1] > 2000 and parts["failure records"][1] > 0
     on_disk = sum((full.root / name).stat().st_size for name in files(full))
     assert found["bytes"] == on_disk == sum(size for _, size in parts.values())
-    lines = invoke("cache", "size").output.splitlines()
+    *lines, note = invoke("cache", "size").output.splitlines()
+    assert note.startswith("scratch: precompiled C++ headers")
     assert [line.split("  ")[0].strip() for line in lines[1:]] == [*parts, "total"] and max(map(len, lines)) < 40
 
 
@@ -99,6 +100,13 @@ def test_the_confirmation_of_clear_shows_the_size(full: Store, monkeypatch: pyte
     result = invoke("cache", "clear")
     assert result.exit_code == 130 and result.stderr == "Nothing removed.\n" and files(full) == before
     assert asked == [f"Remove everything (3.0 MiB) from {full.root}?"]
+
+
+@pytest.mark.parametrize("command", ["cache clear", "cache show", "daemon cancel", "daemon retry"])
+def test_a_word_that_is_no_key_is_wrong_use(full: Store, command: str) -> None:
+    result = invoke(*command.split(), "nope")
+    assert result.exit_code == 2
+    assert "'nope' is not a key" in result.stderr and "`precompiled cache ls` lists all keys" in result.stderr
 
 
 def test_keys_are_completed(full: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -241,7 +242,7 @@ def test_show_prints_operations_below_their_source_lines(store: Store) -> None:
     many = changed(everything(put("graph", 0, [*[["p"]] * 2, *[PROGRAM["graph"][0][2]] * 30]), put("about", {})))
     publish(store, "many operations", many, 10)
     lines = invoke("cache", "show", key_of("many operations")).output.splitlines()
-    assert len(lines) <= 24 and "  and 20 more operations" in lines
+    assert len(lines) <= 24 and "  and 18 more operations" in lines
     assert len(invoke("cache", "show", "--all", key_of("many operations")).output.splitlines()) > 40
     shown = answer("cache", "show", key_of("target"))["graph"]
     assert shown[2]["source"] == {
@@ -327,7 +328,43 @@ def test_values_of_a_function_come_first_and_identities_are_only_counted(store: 
     lines = invoke("explain", "net.Net.forward").output.splitlines()
     assert lines[1] == "1 entry belongs to other programs."
     assert lines[4] == "  self.n_layer: 3 here, 2 there (hub/net.py:9, in forward)"
-    assert lines[-1] == "  and 1 object that differ only in identity or memory: see --json"
+    assert lines[-1] == "  and 1 object that differs only in identity or memory: see --json"
+
+
+def test_a_package_is_shown_by_its_values(store: Store) -> None:
+    publish_package(store, "net", "Net.forward", *guards(3))
+    lines = invoke("cache", "show", "net.Net.forward").output.splitlines()
+    assert lines[-2:] == [
+        "    self.n_layer: 3 (/me/net.py:9, in forward)",
+        "    and 2 guards on types, tensors and code: --all shows all",
+    ]
+    assert invoke("cache", "show", "--all", "net.Net.forward").output.count("_MATCH") == 4
+    (entry,) = answer("cache", "show", "net.Net.forward")["entries"]
+    assert [guard["value"] for guard in entry["guards"]] == ["", "", "3", "3"]
+
+
+def test_inputs_that_share_memory_name_each_other(store: Store) -> None:
+    shared = {**TENSOR, "shares": 1}
+    program = changed(
+        everything(
+            put("graph", 0, [["p"]] * 3 + PROGRAM["graph"][0][2:]),
+            put("inputs", "args", [TENSOR, shared, shared]),
+            put("about", "inputs", ["x", "y", "z"]),
+            put("about", "nodes", [[-1] * 6]),
+        )
+    )
+    publish(store, "shared", program, 10)
+    text = invoke("cache", "show", key_of("shared")).output
+    assert re.search(r"= input 1: .*, shares memory with input 2  y\n", text)
+    assert re.search(r"= input 2: .*, shares memory with input 1  z\n", text)
+
+
+def test_a_shortened_graph_shows_operations_beside_many_inputs(store: Store) -> None:
+    names = [f"self.h.{number}.weight" for number in range(20)]
+    publish(store, "wide", with_parameters(*names), 10)
+    text = invoke("cache", "show", key_of("wide")).output
+    assert text.count("= input ") == 5 and "and 17 more inputs\n" in text and " = operator.mul(" in text
+    assert invoke("cache", "show", "--all", key_of("wide")).output.count("= input ") == 22
 
 
 def test_a_function_is_found_under_another_module_name(store: Store) -> None:

@@ -14,7 +14,7 @@ from support_artifacts import publish_artifact
 from support_cli import answer, invoke
 
 from precompiled.core import config
-from precompiled.remote import commands, expiry, state
+from precompiled.remote import commands, expiry, helper_link, state
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, run_records
 from precompiled.store.artifacts import Store
@@ -154,6 +154,15 @@ def test_a_fast_local_clock_removes_no_valid_lease(
 def test_doctor_and_status_show_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     [check] = state.checks(config.load())
     assert check.state == "warn" and "remote-unusable" in check.message and check.action
+    # A helper that failed for the same reason adds no second warning.
+    settings = config.load()
+    (folder := helper_link.folder(settings.cache_dir)).mkdir(parents=True, exist_ok=True)
+    known = {"remote": settings.remote, "state": "unusable", "code": "remote-unusable", "reason": "no key"}
+    (folder / helper_link.STATE).write_text(json.dumps(known))
+    assert [check.check for check in state.checks(settings)] == ["remote"]
+    (folder / helper_link.STATE).write_text(json.dumps({**known, "code": "remote-timeout"}))
+    assert [check.check for check in state.checks(settings)] == ["remote", "remote helper"]
+    (folder / helper_link.STATE).unlink()
     answer("remote", "keys", "new")
     [check] = state.checks(config.load())
     assert (check.check, check.state) == ("remote", "ok")

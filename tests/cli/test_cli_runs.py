@@ -26,15 +26,16 @@ from support_programs import ARGS, NODES, changed, everything, put
 from precompiled.cli import checks_store, misses
 from precompiled.cli import runs as shown
 from precompiled.cli.nearest import Kepts
+from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.client import run_recorder as client_runs
 from precompiled.client.ledger import GraphReport
 from precompiled.core import config
-from precompiled.core.spans import Span
+from precompiled.core.spans import WAITED, Span
 from precompiled.graph import key
 from precompiled.graph.causes import Cause
 from precompiled.packages import audit
 from precompiled.store import artifact_format as fmt
-from precompiled.store import run_records
+from precompiled.store import job_phases, run_records
 from precompiled.store.artifacts import Store
 
 PROGRAM = """\
@@ -75,13 +76,16 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     (run,) = run_records.runs(served.store.root)
     assert run.name == "slurm-7_a.0" and [process.rank for process in run.processes] == [0, 1, 2, 3]
     assert not run.is_alive and all(process.ended for process in run.processes)
-    assert shown.describe_graphs(run) == [
+    assert shown.describe_graphs(run, PendingCauses(config.load())) == [
         "3 of 5 ranks run all their graphs with code that the daemon compiled (up to 1 graph each)",
         "rank 2: 1 graph compiled in process (freezing)",
         "rank 4: no graph yet, or on another host",
     ]
     document = json.loads(served.command("explain", "--run", "last", "--json"))
-    assert document["said"] == shown.describe_graphs(run) and document["program"] == "train.py"
+    assert (
+        document["said"] == shown.describe_graphs(run, PendingCauses(config.load()))
+        and document["program"] == "train.py"
+    )
     graph = document["processes"][0]["graphs"][0]
     assert graph["calls_compiled"] + graph["calls_eager"] == 2 and graph["source"] in ("swap", "hit")
     text = served.command("explain", "--run", "slurm-7_a.0")
@@ -114,13 +118,13 @@ def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -
     client.process.wait()
     assert json.loads(served.command("status", "--json"))["runs"] == []
     (run,) = run_records.runs(served.store.root)
-    assert shown.describe_graphs(run) == ["the process was killed"]
+    assert shown.describe_graphs(run, PendingCauses(config.load())) == ["the process was killed"]
 
 
 def test_a_graph_refused_by_require_is_not_shown_as_running() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
     process = run_records.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
-    assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
+    assert shown._of_a_process(process, PendingCauses(config.load())) == "1 graph not run, an error (not-in-time)"
 
 
 WAITS = """\
@@ -162,7 +166,7 @@ def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
         client = served.program(str(file), env={"PRECOMPILED_MODE": "wait"})
         wait_until(lambda: any(process.graphs for process in run_records.processes(served.store.root)))
         (run,) = run_records.runs(served.store.root)
-        assert shown.describe_graphs(run)[0].startswith("1 graph pending for ")
+        assert shown.describe_graphs(run, PendingCauses(config.load()))[0].startswith("1 graph pending for ")
         os.kill(client.process.pid, signal.SIGINT)
         client.wait_for("interrupted")
     finally:
@@ -236,7 +240,7 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
     assert run_records.runs(tmp_path) == []
     client_runs.RunRecord(tmp_path).end([], [], {"/a/train.py": "digest"})
     (run,) = run_records.runs(tmp_path)
-    assert not run.is_alive and shown.describe_graphs(run) == ["no graph yet"]
+    assert not run.is_alive and shown.describe_graphs(run, PendingCauses(config.load())) == ["no graph yet"]
     (process,) = run.processes
     assert process.graphs == {} and process.files == {"/a/train.py": "digest"}
 
@@ -291,6 +295,7 @@ def recorded(
     files: dict[str, str],
     functions: Sequence[Any] = (),
     trace: Span | None = None,
+    wait: Span | None = None,
 ) -> None:
     """Write the record of a run of the test process, with the given graphs."""
     record = client_runs.RunRecord(root)
@@ -300,6 +305,8 @@ def recorded(
             record.note(graph)
         if trace is not None:
             record.frame("m.g", trace)
+        if wait is not None:
+            record.waited(wait)
         record.end(graphs, functions, files)
 
 
@@ -330,6 +337,8 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
         "1 graph pending"
     )
     assert document["edited"] == ["/a/train.py"] and document["trace_s"] == 1.5
+    before, _show = shown.explain(settings, "before")
+    assert before["is_first_run"] and not document["is_first_run"]
     costs = {miss["name"]: (miss["eager_s"], miss["waited_s"], miss["compile_s"]) for miss in document["misses"]}
     assert costs == {"g [1/0]": (12.0, 0.5, 9.0), "h [2/0]": (0, 3.0, 0), "i [3/0]": (0, 0, 0)}
     text = CliRunner().invoke(_command(show)).output
@@ -338,6 +347,63 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
     assert "This run also traced 1 function to check stored packages, and all are right." in text and "m.h" not in text
     assert "and 1 helper of Python and torch" in text and "nullcontext" not in text
     assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the previous run: /a/train.py" in text
+
+
+def test_time_in_wait_is_not_counted_as_eager(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    settings = config.load({"cache_dir": tmp_path})
+    submits = [Span("submit", 100.0, 0.5, 1), Span("submit", 101.0, 0.5, 1)]
+    blocked = [submits[1], Span("wait", 101.5, 3.0, 1)]
+    graphs = [
+        GraphReport("a", "f [0/0]", "aa", "compiled", "swap", swapped_after_s=12.5, spans=[submits[0]]),
+        # Its first call blocked the program, so the other graph did not run eager for 3 s.
+        GraphReport(
+            "b",
+            "g [1/0]",
+            "bb",
+            "compiled",
+            "swap",
+            swapped_after_s=3.5,
+            spans=blocked,
+        ),
+    ]
+    recorded(tmp_path, "run", *graphs, files={}, wait=Span(WAITED, 105.0, 20.0, 1))
+    document, show = shown.explain(settings, "run")
+    costs = {miss["name"]: (miss["eager_s"], miss["waited_s"]) for miss in document["misses"]}
+    assert costs == {"f [0/0]": (1.0, 0.5), "g [1/0]": (0.0, 3.5)} and document["waited_s"] == 20.0
+    text = CliRunner().invoke(_command(show)).output
+    assert "it cost 1.0 s of eager code until the last swap, 4.0 s of waiting and 20.0 s in precompiled.wait()" in text
+
+
+def test_a_graph_that_is_pending_at_the_end_has_a_cause(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    settings = config.load({"cache_dir": tmp_path, "runtime_dir": tmp_path / "run"})
+    began = time.time()
+    left = GraphReport("p", "i [3/0]", "cc" * 32, "pending", spans=[Span("submit", began - 2.0, 0.1, 1)])
+    recorded(tmp_path, "run", left, files={})
+    document, show = shown.explain(settings, "run")
+    (miss,) = document["misses"]
+    assert re.fullmatch(
+        r"the program ended \d.\d s after it needed the graph. Now no daemon runs, so the next run submits it again",
+        miss["since"],
+    )
+    assert miss["since"] in CliRunner().invoke(_command(show)).output
+    record = job_phases.JobRecord(tmp_path, 0.0)
+    record.begin("p", "cc" * 32, "i [3/0]", 1, 0.0)
+    record.phase("C++ compilers")
+    (miss,) = shown.explain(settings, "run")[0]["misses"]
+    assert "Now a worker compiles it, for " in miss["since"] and "C++ compilers" in miss["since"]
+
+
+def test_a_function_that_torch_cannot_trace_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    failed = SimpleNamespace(name="m.g", state="raised", reason="", message="KeyError: 'a'", reasons=())
+    recorded(tmp_path, "run", files={}, functions=[failed])
+    document, show = shown.explain(config.load({"cache_dir": tmp_path}), "run")
+    assert document["summary"] == "no graph: torch failed to trace m.g (KeyError: 'a')"
+    assert "m.g  raised  torch failed to trace it: KeyError: 'a'" in re.sub(
+        r"  [\d.]+ m?s  ", "  ", CliRunner().invoke(_command(show)).output
+    )
 
 
 def test_causes_are_counted() -> None:
@@ -373,7 +439,8 @@ def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, m
     for name in "abc":
         recorded(tmp_path, name, GraphReport(name, "f [0/0]", name * 64, "pending"), files={})
     said = [answer("explain", "--run", name)["misses"][0]["since"] for name in "abc"]
-    assert said == ["the graph has been compiled since", "the compile has failed since (compile-error)", ""]
+    assert said[:2] == ["the graph has been compiled since", "the compile has failed since (compile-error)"]
+    assert said[2].startswith("the program ended ")
 
 
 def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> None:

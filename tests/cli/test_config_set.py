@@ -37,6 +37,12 @@ def test_a_value_is_written_as_toml_and_read_back(file: Path, name: str, value: 
     assert shown["value"] == said["value"] and shown["origin"] == f"file {file}"
 
 
+def test_a_size_with_a_unit_is_shown_as_stored(file: Path) -> None:
+    said = invoke("config", "set", "cache_max_bytes", "5GB").output
+    assert said == f"Wrote `cache_max_bytes = 5000000000` (4.7 GiB) to {file}.\n"
+    assert file.read_text() == "cache_max_bytes = 5000000000\n"
+
+
 def test_other_lines_stay(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text('# mine\nworkers = 3  # few\nbase = [\n  "/a",  # first\n  "/b",\n]\n\nmode = "wait"')

@@ -109,6 +109,8 @@ def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("restrat", "No such command 'restrat'. Did you mean 'daemon restart'?"),
         ("off", "No such command 'off'. Did you mean 'disable'?"),
         ("frobnicate", "No such command 'frobnicate'."),
+        ("monitor", "No such command 'monitor'."),
+        ("help stauts", "No such command 'stauts'. Did you mean 'status'?"),
         ("config mdoe", "No such setting 'mdoe'. Did you mean 'mode'?"),
         ("--json status", "Put --json after the command: `precompiled COMMAND --json`."),
         ("cache ls --jsn", "No such option '--jsn'. Did you mean '--json'?"),
@@ -124,6 +126,21 @@ def test_the_notebook_magic_suggests_the_nearest_name(capsys: pytest.CaptureFixt
 
     magic("stauts")
     assert "No such command 'stauts'. Did you mean 'status'?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("version", "--version"),
+        ("help", "--help"),
+        ("help status", "status --help"),
+        ("help cache ls", "cache ls --help"),
+        ("help top", "status --watch --help"),
+    ],
+)
+def test_help_and_version_are_commands_too(words: str, same: str) -> None:
+    result = invoke(*words.split())
+    assert (result.exit_code, result.output) == (0, invoke(*same.split()).output)
 
 
 def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:

@@ -11,8 +11,10 @@ import pytest
 from support_cli import invoke
 
 from precompiled.cli import checks_host, checks_store, functions, runs, status
+from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.client.ledger import GraphReport
 from precompiled.client.run_recorder import RunRecord
+from precompiled.core import config
 from precompiled.core.words import format_count, format_list, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
@@ -174,7 +176,7 @@ def test_ranks_in_a_sentence(alive: int, expected: str, tmp_path: Path, monkeypa
         state = {"state": "compiled", "source": "hit"} if rank < alive else {"state": "failed", "reason": "timeout"}
         record.note(GraphReport(id=f"{rank}", name="f", **state))  # type: ignore[arg-type]
     (run,) = runs.runs(tmp_path / "store")
-    assert runs.describe_graphs(run)[0].startswith(expected)
+    assert runs.describe_graphs(run, PendingCauses(config.load()))[0].startswith(expected)
 
 
 def test_counts_lists_sizes_and_times_as_text() -> None:

@@ -115,10 +115,20 @@ def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
+    ("text", "size"),
+    [("5GB", 5 * 10**9), ("1.5 GiB", 3 << 29), ("500M", 500 << 20), ("2k", 2048), ("7", 7), ("10 mb", 10**7)],
+)
+def test_size_may_have_a_unit(text: str, size: int) -> None:
+    assert config.load({"cache_max_bytes": text}).cache_max_bytes == size
+
+
+@pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
         ("wait_s", "10m", "a number of seconds"),
-        ("cache_max_bytes", "20G", "a number of bytes"),
+        ("cache_max_bytes", "20 apples", "a size of 0 or more, such as 500000000, 500MB or 20GiB"),
+        ("cache_max_bytes", "-1G", "a size of 0 or more"),
+        ("cache_max_bytes", "B", "a size of 0 or more"),
         ("workers", "many", "a whole number"),
         ("package_audit", "few", "a number"),
         ("wait_s", "-1", "0 or more"),

@@ -5,12 +5,15 @@ Such a sentence names the guard, its value in this process, and its value when t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from precompiled.packages.describe import difference
+from precompiled.packages.nearest_entry import TriedEntry, nearest_first
 from precompiled.store.package_format import About, GuardText, Header, are_of_other_files, files_of
+from precompiled.store.packages import Entry
 
 TENSOR = ["class", "torch", "Tensor", "a" * 64]
 
@@ -133,3 +136,24 @@ def test_function_of_a_main_program_is_identified_by_its_file() -> None:
         files("/b/train.py:9, in forward", module="net"),
     ]
     assert not any(are_of_other_files(main, other) for other in unknown)
+
+
+def test_reasons_of_a_trace_begin_with_the_nearest_entry() -> None:
+    def header_and_about(**values: int) -> tuple[Header, About]:
+        guards = [
+            GuardText(f"L['{name}']", "EQUALS_MATCH", "", ["int", str(value)], "") for name, value in values.items()
+        ]
+        return Header("f", "m", "f", "c", False, "compiled"), About(guards=guards)
+
+    def tried(reason: str, **values: int) -> TriedEntry:
+        header, about = header_and_about(**values)
+        return TriedEntry(Entry(Path("a"), header, about.to_bytes(), b""), reason)
+
+    made = header_and_about(a=1, b=2, c=3)
+    newest, near = tried("newest", a=7, b=8, c=9), tried("its length", a=1, b=2, c=4)
+    reasons = nearest_first(made, [newest, near], ["newest", "its length", "another reason"])
+    assert reasons == (
+        "L['c']: 3 here, 4 when it was traced",
+        "L['a']: 1 here, 7 when it was traced",
+        "another reason",
+    )

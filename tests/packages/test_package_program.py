@@ -10,6 +10,8 @@ import pytest
 from support_host import Host
 from support_packages import run_program, tells_what_ran
 
+from precompiled.packages.function_report import OTHER_PROGRAMS
+
 pytestmark = pytest.mark.integration
 
 LIBRARY = """
@@ -32,7 +34,6 @@ assert PROCESS.packages is None or PROCESS.packages.flush(60)
 reports = precompiled.package_report()
 print(json.dumps([[report.state, report.reason, report.message, *report.reasons] for report in reports]))
 """
-ANOTHER = "the code of the program has changed since the trace"
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_edit_anywhere_in_the_program_invalidates_until_it_is_undone(shared_host
     edited = (folder / "main.py").read_text()
     (folder / "main.py").write_text(edited + "NOTHING_THAT_A_TRACE_READS = 1\n")
     found = run(shared_host, folder)
-    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    assert (found[0], found[3:]) == ("recorded", [OTHER_PROGRAMS])
     assert run(shared_host, folder)[0] == "used"
     # The same text with a new modification time, as in a fresh checkout.
     (folder / "main.py").write_text(edited)
@@ -132,7 +133,7 @@ def test_edit_of_a_function_that_runs_later_keeps_the_package(shared_host: Host,
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "library.py").write_text(library)
     found = run(shared_host, folder)
-    assert found[0] == "recorded" and {*found[3:]} == {ANOTHER}
+    assert found[0] == "recorded" and {*found[3:]} == {OTHER_PROGRAMS}
     # An edit of code that the trace reads invalidates the package, even if the code has not run.
     (folder / "main.py").write_text(main)
     (folder / "library.py").write_text(library.replace("return double(x)", "return double(x) * 1"))
@@ -194,11 +195,12 @@ def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: H
         found = run(shared_host, folder, f"{packages}.py", PRECOMPILED_PACKAGES=packages)
         assert (found[0], found[3:]) == ("recorded", [])
         text = shared_host.command("explain", "--run", "last")
-        assert "the function is new or edited" in text and "1 new graph" in text and "the store had no" in text
+        assert "the program is new" in text and "1 new graph" in text and "the store had no" in text
     # Although other programs have entries too, the reason names the one setting that differs.
     (folder / "main.py").write_text(OWN + "EDITED = 1\n")
     found = run(shared_host, folder)
-    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    assert (found[0], found[3:]) == ("recorded", [OTHER_PROGRAMS])
+    assert "the code of the program has changed since the trace" in shared_host.command("explain", "--run", "last")
     found = run(shared_host, folder, THREADS="1")
     (said,) = found[3:]
     assert found[0] == "recorded" and said == "global state: num threads 1 here, 2 when it was traced"
@@ -218,7 +220,7 @@ def test_additional_module_makes_a_different_program(shared_host: Host, folder: 
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "sitecustomize.py").write_text("")
     found = run(shared_host, folder)
-    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    assert (found[0], found[3:]) == ("recorded", [OTHER_PROGRAMS])
 
 
 @pytest.mark.reason("package-program")
@@ -379,7 +381,7 @@ def test_installed_module_counts_even_if_it_is_loaded_late(shared_host: Host, fo
     assert run(shared_host, folder)[0] == "used"
     plugin.write_text("VALUE = 22\n")
     found = run(shared_host, folder)
-    assert (found[0], found[3:]) == ("recorded", [ANOTHER])
+    assert (found[0], found[3:]) == ("recorded", [OTHER_PROGRAMS])
     touched = program.replace("import plugin\n", "import plugin, os\nos.utime(plugin.__file__)\n")
     (folder / "main.py").write_text(touched)
     assert run(shared_host, folder)[:2] == ["traced", "package-program"]

@@ -212,7 +212,7 @@ def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, rea
         assert reply.code == "compile-failed" and reason in reply.message
         (worker,) = daemon.status().workers
         assert (worker.state, worker.jobs_done) == ("idle", 1)
-        assert ("failed boom" if do == "fail" else "failed worker-error") in daemon.log()
+        assert ("failed, boom" if do == "fail" else "failed, worker-error") in daemon.log()
 
 
 def test_output_of_user_code_does_not_disturb_the_protocol(shared_daemon: DaemonUnderTest) -> None:

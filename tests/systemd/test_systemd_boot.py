@@ -102,7 +102,7 @@ def start_worker(machine: nspawn.Machine, user: str = "alice") -> dict[str, Any]
     cursor = machine.cursor()
     machine.run(machine.python, "/srv/programs/submit.py", job, user=user)
     uid = uid_of(machine, user)
-    machine.await_journal(UNIT, f"job {job} key {job} uid {uid}: failed", cursor)
+    machine.await_journal(UNIT, f"graph {job[:12]}: failed", cursor)
     # The states of one graph, by the id that its client uses: queued, running, ended.
     way = machine.run(
         "journalctl",
@@ -350,7 +350,7 @@ def test_stop_during_a_compile_leaves_no_process_and_the_program_continues(
     """No compiler may outlive the daemon. The program must continue, and be served once the daemon runs again."""
     cursor = running.cursor()
     with running.background(running.python, *OBSERVE, user="alice", env={"WIDTH": "33"}) as program:
-        running.await_journal(UNIT, ": running worker", cursor)
+        running.await_journal(UNIT, ": running, worker", cursor)
         processes = running.processes_of(UNIT)
         running.run("systemctl", "stop", UNIT)
         assert gone(running, processes)

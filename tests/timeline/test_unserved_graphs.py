@@ -14,11 +14,13 @@ from support_host import Host
 from support_traces import slices
 
 from precompiled.cli import outcomes
-from precompiled.core.spans import IN_PROCESS, Span
+from precompiled.core.spans import IN_PROCESS, WAITED, Span
+from precompiled.packages.function_report import OTHER_PROGRAMS
 from precompiled.store import run_records
+from precompiled.timeline.events import trace
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.page import page
-from precompiled.timeline.start import start
+from precompiled.timeline.start import by_name, start
 
 PROGRAM = """\
 import torch
@@ -95,6 +97,28 @@ def test_a_compile_that_raised_has_a_bar_and_no_compiled_code() -> None:
     facts = Facts(0.0, 60.0, [raised], [], {})
     assert start(raised, facts).in_process == [("compiled in process: no-compiler", 0.5, 1.0)]
     assert "compiled in process: no-compiler" in page(facts, ["a"], 1.0, "t.json")
+
+
+def test_time_in_wait_is_not_shown_as_eager_steps() -> None:
+    waits = process({"name": "f", "state": "compiled", "source": "swap", "swapped_after_s": 5.0, "spans": []})
+    waits.graphs["1"]["spans"] = [["submit", 12.0, 0.5, 7], ["load", 17.0, 0.1, 8]]
+    waits.waits = [Span(WAITED, 13.0, 4.1, 7)]
+    facts = Facts(0.0, 60.0, [waits], [], {})
+    spent = by_name(start(waits, facts).sections)
+    assert spent["waiting for the artifact"] == pytest.approx(4.1) and spent["eager steps"] == pytest.approx(0.5)
+    assert [event["dur"] for event in trace(facts)["traceEvents"] if event["name"] == WAITED] == [pytest.approx(4.1e6)]
+
+
+def test_other_programs_are_no_edit_of_a_new_program() -> None:
+    found = process({"name": "f", "state": "compiled", "source": "hit"})
+    for reasons, is_new, why in (
+        ([OTHER_PROGRAMS], None, OTHER_PROGRAMS),
+        ([OTHER_PROGRAMS], False, "the code of the program has changed since the trace"),
+        ([OTHER_PROGRAMS], True, outcomes.NEW_PROGRAM),
+        ([], True, outcomes.NEW_PROGRAM),
+    ):
+        found.functions = [{"name": "f", "state": "recorded", "reason": "", "message": "", "reasons": reasons}]
+        assert [item.why for item in outcomes.traced_functions(found, is_new=is_new)] == [why]
 
 
 @pytest.mark.parametrize(

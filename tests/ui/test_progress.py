@@ -25,7 +25,7 @@ from support_terminal import on_terminal
 from precompiled.client import terminal_lines
 from precompiled.client.hit_line import HitLine
 from precompiled.client.ledger import GraphCalls, GraphReport
-from precompiled.client.progress import PATIENCE_S, Progress
+from precompiled.client.progress import MAX_BATCHES, PATIENCE_S, Progress
 from precompiled.client.swap import Event
 from precompiled.client.terminal_lines import TerminalLines
 
@@ -62,8 +62,8 @@ def test_first_run_announces_eager_steps_and_the_compile(host: Host) -> None:
         assert terminal.ended() == 0, terminal.written
         lines = terminal.written.replace("\r", "").splitlines()
     ours = [line for line in lines if line.startswith("precompiled: ")]
-    assert ours[0] == "precompiled: 1 graph compiles in the background; running eager"
-    assert re.fullmatch(r"precompiled: compiled after step 2 \(\d+(\.\d s| min)\)", ours[1])
+    assert ours[0] == "precompiled: 1 graph compiles in the background; the program waits for it"
+    assert re.fullmatch(r"precompiled: compiled after call 2 \(\d+(\.\d s|(\.\d)? min)\)", ours[1])
     assert len(ours) == 2 and lines[-1] == "@done"
 
     with on_terminal([sys.executable, str(file)], host.environment(), host.root) as terminal:
@@ -145,10 +145,29 @@ def test_several_graphs_are_announced_once(terminal: Pty) -> None:
         swapped(item)
     progress.look([])
     (line,) = terminal.said()
-    assert line.startswith("precompiled: compiled after step 40 (1.")
-    progress.look([pending()])
-    progress.look([])
-    assert terminal.said() == []
+    assert line.startswith("precompiled: compiled after call 40 (1.")
+
+
+def test_graphs_that_come_later_are_announced_too(terminal: Pty) -> None:
+    progress = Progress(TerminalLines("terminal"), waits=False)
+    for _ in range(MAX_BATCHES + 1):
+        item = pending()
+        progress.look([item])
+        swapped(item)
+        progress.look([])
+    begins, ends, more, later, *rest = terminal.said()
+    assert begins == "precompiled: 1 graph compiles in the background; running eager"
+    assert ends.startswith("precompiled: compiled after call 40 (1.")
+    assert more == "precompiled: 1 more graph compiles in the background; running eager"
+    assert re.fullmatch(
+        r"precompiled: compiled after 1\.\d s", later
+    )  # its calls do not count from the program's start
+    assert len(rest) == 2 * (MAX_BATCHES - 2)
+
+
+def test_program_in_wait_is_announced_as_waiting(terminal: Pty) -> None:
+    Progress(TerminalLines("terminal"), waits=False).look([pending()], blocked=True)
+    assert terminal.said() == ["precompiled: 1 graph compiles in the background; the program waits for it"]
 
 
 def test_graph_in_pieces_is_announced_before_its_whole(terminal: Pty) -> None:
@@ -162,11 +181,11 @@ def test_graph_in_pieces_is_announced_before_its_whole(terminal: Pty) -> None:
     swapped(first)
     progress.look([])
     progress.ended(0, lambda: True)
-    ends = "precompiled: compiled in pieces after step 40 ("
+    ends = "precompiled: compiled in pieces after call 40 ("
     assert [line[: len(ends)] for line in terminal.said()[1:]] == [ends]
 
 
-def test_graphs_with_different_call_counts_name_no_step(terminal: Pty) -> None:
+def test_graphs_with_different_call_counts_name_no_call(terminal: Pty) -> None:
     progress, items = Progress(TerminalLines("terminal"), waits=False), [pending(), pending()]
     items[0].calls.calls = 120
     progress.look(items)
@@ -285,7 +304,7 @@ def test_later_hits_are_announced_at_the_end(terminal: Pty) -> None:
     line.look(snapshots(hit("a", 0.0), hit("b", 90.0)))
     assert terminal.said() == ["precompiled: 1 of 1 graph from the cache"]
     line.look(snapshots(hit("a", 0.0), hit("b", 90.0), later.calls), at_end=True)
-    assert terminal.said() == ["precompiled: 2 of 3 graphs from the cache (about 2 min saved)"]
+    assert terminal.said() == ["precompiled: 2 of 3 graphs from the cache (about 1.5 min saved)"]
 
 
 def test_run_with_misses_announces_no_hits(terminal: Pty) -> None:

@@ -264,7 +264,7 @@ def test_top_without_a_terminal_prints_plain_lines(busy: Busy) -> None:
         assert process.wait(60) == 0
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d  1 worker, 1 busy, 1 queued; 3 clients; graphs: 2 compiling, 1 queued, 1 eager, 1 in process, "
-        r"1 compiled; 3 hits, \d+ miss(?:es)? in all; 2 min saved\n",
+        r"1 compiled; 3 hits, \d+ miss(?:es)? in all; 1.5 min saved\n",
         line,
     ), line
 

@@ -73,9 +73,12 @@ class EntryDifference:
         """Whether two constants differ, such as ``self.config.n_layer``."""
         return bool(self.where and self.difference.here and not self.difference.what)
 
+    def said(self, before: str) -> str:
+        """The difference as a phrase. ``before``: when or where the other value was seen."""
+        return f"{f'{self.where}: ' if self.where else ''}{self.difference.said(before)}{at(self.place)}"
+
     def __str__(self) -> str:
-        said = self.difference.said("there")
-        return f"{f'{self.where}: ' if self.where else ''}{said}{at(self.place)}"
+        return self.said("there")
 
 
 def fact(kind: str, here: Any, before: Any) -> Difference:
@@ -214,10 +217,19 @@ def _both(what: str, here: object, before: object) -> Difference:
     return Difference(what, _shown(here), _shown(before))
 
 
+def constant(value: Any) -> str:
+    """The repr of a described constant; "" for the description of another object."""
+    return _shown(value) if _is_constant(value) else ""
+
+
+def _is_constant(value: Any) -> bool:
+    plain = isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value)
+    return plain and value[0] in ("bool", "int", "float", "complex", "str", "bytes", "NoneType")
+
+
 def _shown(value: Any) -> str:
     """Show a description in a few words: a constant as its repr, a class or function as its name."""
-    plain = isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value)
-    if plain and value[0] in ("bool", "int", "float", "complex", "str", "bytes", "NoneType"):
+    if _is_constant(value):
         text = value[1]
     elif isinstance(value, list) and value and value[0] in (*_CODE_OF, "module"):
         text = " ".join(map(str, [value[0], ".".join(map(str, value[1:3]))]))

@@ -10,8 +10,9 @@ _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOut
 get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{ConvertFrameReturn.skip_reason (2.13,
 2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
 torch._dynamo.decorators._nonrecursive_disable_wrapper_code,
-torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._TorchCompileInductorWrapper.config,
-torch._TorchCompileWrapper.{compiler_name, kwargs}. Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._dynamo.exc.{Unsupported, UserError},
+torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any, Protocol
 import torch
 import torch._dynamo.config
 import torch._dynamo.decorators
-from torch._dynamo import convert_frame
+from torch._dynamo import convert_frame, exc
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
 from precompiled.core import interruptions
@@ -57,6 +58,7 @@ class FrameHandler(Protocol):
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...
     def traced(self, frame: Frame, traced: Traced) -> None: ...
+    def raised(self, frame: Frame, problem: str) -> None: ...
     def failed(self, error: BaseException) -> None: ...
 
 
@@ -103,8 +105,15 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
         def trace() -> object:
             return original(self, frame, cache_entry, hooks, frame_state, *args, **kwargs)
 
-        if _packages is None or trace_recording.is_tracing():
-            return trace()  # nested: ConvertFrame calls ConvertFrameAssert
+        if _packages is None:
+            return trace()
+        if trace_recording.is_tracing():  # nested: ConvertFrame calls ConvertFrameAssert
+            try:
+                return trace()
+            except Exception as error:
+                if not isinstance(error, (exc.Unsupported, exc.UserError)):  # with these two, the frame runs uncompiled
+                    trace_recording.note_error(_described(error))
+                raise
         looked = _contained(_looked, self, frame, hooks, frame_state)
         if looked is None:
             return trace()
@@ -117,7 +126,11 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
             if found is not None:
                 return found
             with trace_recording.tracing(problem) as traced:
-                result = trace()
+                try:
+                    result = trace()
+                except Exception as error:
+                    _contained(_packages.raised, known, _described(error))
+                    raise
         finally:
             _contained(_packages.ended)
         _contained(_tell, known, traced, result)
@@ -143,6 +156,9 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
     """Pass the result of a trace to the packages."""
     assert _packages is not None
     traced.result = result
+    if result.guarded_code is None and traced.error:  # torch._dynamo.config.suppress_errors
+        _packages.raised(frame, f"{traced.error}; the function runs uncompiled")
+        return
     if result.guarded_code is None:
         strategy = result.frame_exec_strategy
         if result.apply_to_code and (strategy.cur_action, strategy.recursive_action) == _SKIPS:
@@ -152,6 +168,16 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
         if traced.body is not None:
             traced.body.code = result.guarded_code.code
         _packages.traced(frame, traced)
+
+
+def _described(error: Exception) -> str:
+    """The class of an error, and the first line of its message.
+
+    Dynamo writes an operator's own error at the end of an explanation: ``Dynamo failed to run ...: got KeyError('a')``.
+    """
+    lines = str(error).strip().splitlines() or [""]
+    cause = next((line.rpartition(": got ")[2] for line in lines[:2] if ": got " in line), lines[0])
+    return f"{type(error).__name__}: {cause}"
 
 
 def _contained(step: Callable[..., object], *arguments: object) -> Any:

@@ -172,6 +172,7 @@ class Traced:
     # Dynamo starts a new attempt if it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
     skip: str | None = None  # why Dynamo did not compile the frame; None if it did
+    error: str = ""  # the error that torch raised during the trace, and perhaps suppressed
     result: Any = None  # the converter's result
 
     @property

@@ -88,6 +88,11 @@ def is_tracing() -> bool:
     return getattr(_now, "traced", None) is not None
 
 
+def note_error(text: str) -> None:
+    """Note the error that ends this thread's trace."""
+    _now.traced.error = text
+
+
 def _looking() -> contextlib.AbstractContextManager[None]:
     log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, drop notes
     return log.looking()
