@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.pieces")
 
+# The largest share of a graph's operations that its pieces may have if the program runs eager meanwhile. The pieces
+# delay the artifact of the whole graph by up to a minute, so they must come much earlier (docs/decisions/0062).
+MOST_BESIDE_EAGER = 0.2
+
 
 class Pieces:
     """The pieces of one graph. Thread-safe."""
@@ -129,6 +133,8 @@ def begin(
     started = time.perf_counter()
     try:
         cut = layers.cut(graph.module)
+        if cut is not None and session.settings.mode != "wait" and cut.share > MOST_BESIDE_EAGER:
+            return None
         programs = [capture.capture(piece, options) for piece in cut.pieces] if cut is not None else []
         calls.spent("cut", time.perf_counter() - started)
         if cut is None or not all(map(_may_be_cut, programs)):

@@ -67,8 +67,17 @@ def test_equal_layers_are_one_piece() -> None:
     assert found is not None
     counts = [sum(step.piece == number for step in found.steps) for number in range(len(found.pieces))]
     assert sorted(counts) == [1, 1, 7]  # the first layer's input needs no gradient
-    assert found.layers == 6
+    assert len(found.steps) - len(found.pieces) == 6
     torch.testing.assert_close(composed(found)(*inputs), module(*inputs))
+
+
+def test_share_of_the_pieces_falls_with_the_number_of_layers() -> None:
+    shares = []
+    for count in (8, 16):
+        found = layers.cut(captured(Stack(count), X)[0])
+        assert found is not None
+        shares.append(found.share)
+    assert 0 < shares[1] < 0.6 * shares[0] < 0.6
 
 
 def test_one_value_crosses_each_cut_and_is_freed_after_its_last_use() -> None:
@@ -111,7 +120,7 @@ def test_two_runs_of_layers_are_found() -> None:
 
     module, inputs = captured(both, X)
     found = layers.cut(module)
-    assert found is not None and found.layers >= 12
+    assert found is not None and len(found.steps) - len(found.pieces) >= 12
     torch.testing.assert_close(composed(found)(*inputs), module(*inputs))
 
 

@@ -56,9 +56,10 @@ class Cut:
     values: int  # the number of all values
 
     @property
-    def layers(self) -> int:
-        """The number of calls that need no compile of their own."""
-        return len(self.steps) - len(self.pieces)
+    def share(self) -> float:
+        """The number of operations of the pieces, divided by the number of operations of the graph."""
+        sizes = [sum(node.op.startswith("call_") for node in piece.graph.nodes) for piece in self.pieces]
+        return sum(sizes) / sum(sizes[step.piece] for step in self.steps)
 
 
 def cut(module: torch.fx.GraphModule) -> Cut | None:
