@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 2.0
 _NO_DAEMON = "no daemon answers"
 _AGAIN = "the next run submits it again"
+_LATER = "After the compile, `precompiled explain` names the cause of the miss"
 
 
 class PendingCauses:
@@ -39,10 +40,11 @@ class PendingCauses:
     def explain(self, process: RunProcess, graph: Mapping[str, Any]) -> str:
         """The cause, and what to do, as sentences."""
         said = self._sentence(graph.get("key", ""), process.is_alive)
+        comes = self._short(graph.get("key", "")) in ("compiling", "queued")
         if process.is_alive:
-            return said
-        if self._short(graph.get("key", "")) in ("compiling", "queued"):
-            said += ". A run after the compile uses it"
+            return f"{said}. {_LATER}" if comes else said
+        if comes:
+            said += f". A run after the compile uses it. {_LATER}"
         if not process.ended:
             return f"the process was killed before the graph was compiled. Now {said}"
         began = min((span.began for span in spans_of(graph)), default=process.ended)

@@ -134,7 +134,7 @@ def find_run(settings: Settings, name: str) -> Run:
     if not known:
         _check_that_runs_are_kept(settings)
     if found is None:
-        names = ", ".join(run.name for run in known[:5])
+        names = ", ".join(f"{run.name} ({run.processes[0].program})" for run in known[:5])
         raise PrecompiledError(
             f"there is no run {name!r}" if known else "no run has used the hook yet",
             f"The last runs are {names}" if known else "Run a program first: `precompiled run -- python train.py`",

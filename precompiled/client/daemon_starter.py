@@ -81,7 +81,7 @@ class DaemonStarter:
             problem = outcome.error()
         else:
             said = f"no daemon listens in {self._settings().runtime_dir}, and starting one is switched off"
-            problem = DaemonError(said, "Run `precompiled doctor`")
+            problem = DaemonError(said, "Run `precompiled daemon start`")
         self._without_daemon = problem
         return problem
 

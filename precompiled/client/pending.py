@@ -51,7 +51,7 @@ class Pending:
         self._session = session
         settings = session.settings
         waits = settings.mode == "wait" or settings.require
-        self._progress = Progress(TerminalLines(settings.progress), waits=waits)
+        self._progress = Progress(TerminalLines(settings.progress), waits=waits, raises=settings.require)
         self._reset()
 
     def _reset(self) -> None:

@@ -37,11 +37,13 @@ class AwaitedGraph(Protocol):
 class Progress:
     """Prints the lines when they are due. Used by one thread at a time."""
 
-    def __init__(self, lines: TerminalLines, *, waits: bool) -> None:
-        """``waits``: whether the program waits for each graph (mode "wait" or ``require``)."""
+    def __init__(self, lines: TerminalLines, *, waits: bool, raises: bool = False) -> None:
+        """``waits``: whether the program waits for each graph (mode "wait" or ``require``). ``raises``: whether a graph
+        that is not served raises an error (``require``).
+        """
         self._lines = lines
         self._over = not lines.wanted
-        self._waits = waits
+        self._waits, self._raises = waits, raises
         self._graphs: list[GraphCalls] = []
         self._since = 0.0  # time.monotonic(); 0 before the first awaited graph
         self._said = False
@@ -129,6 +131,8 @@ class Progress:
         if number := states[State.BYPASSED]:
             are = "is compiled in this process, at its" if number == 1 else "are compiled in this process, at their"
             parts.append(f"{number} {are} next call")
-        if number := states[State.FAILED]:
+        if (number := states[State.FAILED]) and self._raises:
+            parts.append(f"{number} {'raises' if number == 1 else 'raise'} NotServed")
+        elif number:
             parts.append(f"{number} {'stays' if number == 1 else 'stay'} eager")
         return format_list(parts) + "; `precompiled explain --run last` says why"

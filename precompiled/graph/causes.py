@@ -27,6 +27,7 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _SYMBOL = re.compile(r"\b[su]\d+")
 _NUMBER = re.compile(r"\b\d+\b")
+_FLAG = re.compile(r"\b(True|False)\b")
 _ADVICE = {
     "size": "use torch._dynamo.mark_dynamic or dynamic=True, so that one artifact serves several sizes",
     "small": "torch compiles the sizes 0 and 1 separately from other sizes, even if the size is dynamic",
@@ -38,6 +39,7 @@ _ADVICE = {
     "edit": "the next run finds the new artifact. `precompiled watch` compiles an edit when you save it",
     "way": "if you edited the code, the next run finds the new artifact; otherwise find out why different lines ran",
     "value": "use a tensor instead of the number, so that one artifact serves all values",
+    "flag": "each value is compiled once: after train() and after eval(), for example",
     "operator": "the source of a custom operator is part of the key; the next run finds the new artifact",
     "guard": "each value has its own artifact; the next run finds the new one",
     "mode": "call the function in the same mode in all runs; otherwise each mode is compiled once",
@@ -265,8 +267,11 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
         was = _codes(old, new) if old is None or new is None or old.code != new.code else operations
         yield Cause("edit", f"edit at {line.short}", was, line.where if new else f"before the edit {line.where}")
     elif is_same_line and now is not None and now.code:
-        kind, short = ("value", "value") if _same_operator(before, after, place) else ("way", "operation")
-        yield Cause(kind, f"other {short} at {now.short}", operations, str(now))
+        if not _same_operator(before, after, place):
+            yield Cause("way", f"other operation at {now.short}", operations, str(now))
+        else:
+            kind = "flag" if _differ_in_flags(operations) else "value"
+            yield Cause(kind, f"other value at {now.short}", operations, str(now))
     elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
         yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
@@ -334,6 +339,12 @@ def _same_operator(before: ProgramData, after: ProgramData, place: tuple[int, in
         listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after) if _has(program, place)
     ]
     return len(names) == 2 and names[0] == names[1]
+
+
+def _differ_in_flags(operations: str) -> bool:
+    """Whether two operations, as ``_operations`` returns them, differ only in True and False."""
+    one, _, other = operations.partition(" -> ")
+    return _FLAG.sub("", one) == _FLAG.sub("", other)
 
 
 def _has(program: ProgramData, place: tuple[int, int]) -> bool:

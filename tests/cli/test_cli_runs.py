@@ -103,7 +103,8 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     lookups = counted["hits"] + counted["misses"]
     text = served.command("cache", "stats")
     assert f"{counted['hits']} of {lookups} lookups ({counted['hits'] / lookups:.0%})" in text and " each)" in text
-    assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
+    error = json.loads(served.command("explain", "--run", "another", "--json", status=1))["error"]
+    assert error["code"] == "no-such-run" and "slurm-7_a.0 (train.py)" in error["action"]
 
 
 def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -> None:
@@ -393,6 +394,7 @@ def test_a_graph_that_is_pending_at_the_end_has_a_cause(tmp_path: Path) -> None:
     record.phase("C++ compilers")
     (miss,) = shown.explain(settings, "run")[0]["misses"]
     assert "Now a worker compiles it, for " in miss["since"] and "C++ compilers" in miss["since"]
+    assert miss["since"].endswith("After the compile, `precompiled explain` names the cause of the miss")
 
 
 def test_a_function_that_torch_cannot_trace_is_named(tmp_path: Path) -> None:

@@ -311,3 +311,12 @@ def test_an_installed_library_in_two_environments_is_one_file() -> None:
 def test_a_cause_is_plain_data() -> None:
     (found,) = of(put("modes", "grad", False))
     assert json.loads(json.dumps(vars(found))) == vars(found)
+
+
+def test_a_flag_gets_no_advice_for_numbers() -> None:
+    """A model after train() and after eval(), for example, whose dropout has another ``training``."""
+    before = changed(everything(put(*NODES, 2, 2, 1, True), CALLS))
+    after = changed(everything(put(*NODES, 2, 2, 1, False), CALLS))
+    (cause,) = causes.causes(before, after, difference.compare(before, after))
+    assert cause.what == "operator.mul(%0, True) -> operator.mul(%0, False)"
+    assert "each value is compiled once" in cause.advice and "tensor" not in cause.advice

@@ -206,6 +206,14 @@ def test_graphs_that_stay_eager_are_not_reported_as_compiled(terminal: Pty) -> N
     assert line.endswith("; 1 stays eager; `precompiled explain --run last` says why")
 
 
+def test_graph_that_raises_is_not_reported_as_eager(terminal: Pty) -> None:
+    progress, item = Progress(TerminalLines("terminal"), waits=True, raises=True), pending()
+    progress.look([item])
+    item.calls.swap.on(Event.FAILED)
+    progress.look([])
+    assert "; 1 raises NotServed; " in terminal.said()[1]
+
+
 def test_program_that_waits_is_announced(terminal: Pty) -> None:
     progress, item = Progress(TerminalLines("terminal"), waits=True), pending()
     progress.look([item])
