@@ -122,8 +122,7 @@ class NotServed(PrecompiledError):
         super().__init__(
             # Without a worker's traceback, which `precompiled cache show` prints.
             f"the graph {graph} is not served ({code}): {message.partition(chr(10))[0].rstrip('.')}",
-            (f"What you can do: {advice}. " if advice else "")
-            + f"`precompiled explain {code}` (docs/reference/reasons.md) has more. "
+            (f"What you can do: {advice}. " if advice else "") + f"`precompiled explain {code}` has more. "
             "Without PRECOMPILED_REQUIRE=1, the program would run with plain torch.compile or eager",
             code=code,
         )

@@ -13,6 +13,7 @@ import pytest
 
 import precompiled
 from precompiled.client.report_table import GraphReports
+from precompiled.core.errors import NO_COMPILER_ACTION
 from precompiled.core.setting_values import MODES
 from precompiled.packages.function_report import FunctionReports
 
@@ -126,3 +127,8 @@ def test_package_in_a_missing_folder_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(precompiled.PackageError) as caught:
         portable_format.write(tmp_path / "missing" / "net.pkg", index, {})
     assert str(caught.value).endswith(f"No such file or directory. Create the folder {tmp_path / 'missing'}")
+
+
+def test_advice_that_the_cause_has_given_is_not_repeated() -> None:
+    error = precompiled.NotServed("f [0/0]", "no-compiler", f"InvalidCxxCompiler: no compiler. {NO_COMPILER_ACTION}")
+    assert str(error).count("Install g++") == 1
