@@ -1,4 +1,4 @@
-"""config: show every setting with its value and origin. config set: write a setting to the user's file."""
+"""config: show every setting with its value and origin. config set, unset: change the user's file."""
 
 from __future__ import annotations
 
@@ -77,6 +77,40 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
     Environment variables take precedence over the file. A running daemon uses its new settings after
     `precompiled daemon restart`.
     """
+    try:
+        parsed = config.parse(name, value)
+    except ValueError as error:
+        raise click.UsageError(f"{name} = {value!r} is not possible: {error}") from error
+    line = f"{name} = {_toml(parsed)}"
+    file, _ = _change(name, line)
+    readable = f" ({human_bytes(parsed)})" if name.endswith("_bytes") and parsed else ""
+    text = f"Wrote `{line}`{readable} to {file}.{_precedence(name)}"
+    out.result({"file": str(file), "name": name, "value": _plain(parsed)}, text)
+
+
+@command("unset", wrong="print", examples=["precompiled config unset mode"])
+@click.argument("name", type=_Setting())
+def unset_command(out: Output, settings: Settings, name: str) -> None:
+    """Remove a setting from your configuration file.
+
+    Then its default applies. The command keeps the other lines of the file. A running daemon uses its new settings
+    after `precompiled daemon restart`.
+    """
+    file, is_changed = _change(name, "")
+    text = f"Removed {name} from {file}." if is_changed else f"{file} does not set {name}."
+    out.result({"file": str(file), "name": name, "removed": is_changed}, text + _precedence(name))
+
+
+def _precedence(name: str) -> str:
+    variable = ENV_PREFIX + name.upper()
+    return f"\n{variable} is set in this shell, and takes precedence." if os.environ.get(variable) else ""
+
+
+def _change(name: str, line: str) -> tuple[Path, bool]:
+    """Write a setting's new line to the user's file, or remove the setting if ``line`` is "".
+
+    Returns the file, and whether its text has changed. Raises ConfigError.
+    """
     file = paths.user_config_file()
     if file.is_relative_to(paths.NO_HOME):
         raise ConfigError(
@@ -84,34 +118,28 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
             f"Set {ENV_PREFIX}{name.upper()} instead, or XDG_CONFIG_HOME",
         )
     try:
-        parsed = config.parse(name, value)
-    except ValueError as error:
-        raise click.UsageError(f"{name} = {value!r} is not possible: {error}") from error
-    try:
         before = read_bytes(file).decode()
     except FileNotFoundError:
         before = ""
-    line = f"{name} = {_toml(parsed)}"
     after = _with_line(before, name, line)
     if not _is_toml(after):
-        raise ConfigError(f"{file} is not valid TOML", "Correct the file, then set the value")
-    _write(file.resolve(), after)
-    variable = ENV_PREFIX + name.upper()
-    readable = f" ({human_bytes(parsed)})" if name.endswith("_bytes") and parsed else ""
-    note = f"\n{variable} is set in this shell, and takes precedence." if os.environ.get(variable) else ""
-    out.result({"file": str(file), "name": name, "value": _plain(parsed)}, f"Wrote `{line}`{readable} to {file}.{note}")
+        raise ConfigError(f"{file} is not valid TOML", "Correct the file, then run the command again")
+    if after != before:
+        _write(file.resolve(), after)
+    return file, after != before
 
 
 def _with_line(text: str, name: str, line: str) -> str:
-    """A configuration file's text with a new line for a setting. All other lines stay."""
+    """A configuration file's text with a new line for a setting, or without the setting. All other lines stay."""
     lines = text.splitlines()
+    new = [line] if line else []
     start = next((at for at, found in enumerate(lines) if re.match(rf"\s*{name}\s*=", found)), None)
     if start is None:
-        return "\n".join([*lines, line, ""])
+        return "\n".join([*lines, *new, ""]) if line else text
     end = start + 1
     while end < len(lines) and not _is_toml("\n".join(lines[start:end])):  # the old value is a list over several lines
         end += 1
-    return "\n".join([*lines[:start], line, *lines[end:], ""])
+    return "\n".join([*lines[:start], *new, *lines[end:], ""])
 
 
 def _is_toml(text: str) -> bool:

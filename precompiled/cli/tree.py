@@ -39,6 +39,7 @@ COMMANDS = {
     "doctor": "cli.doctor",
     "config show": "cli.settings",
     "config set": "cli.settings",
+    "config unset": "cli.settings",
     "cache ls": "cli.store",
     "cache show": "cli.store",
     "cache stats": "cli.stats",
@@ -108,6 +109,7 @@ SYNONYMS = {
     "log": "daemon logs",
     "settings": "config",
     "set": "config set",
+    "unset": "config unset",
     "get": "config",
 }
 

@@ -55,6 +55,16 @@ def test_other_lines_stay(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and [path.name for path in file.parent.iterdir()] == [file.name]
 
 
+def test_unset_removes_a_setting_alone(file: Path) -> None:
+    assert answer("config", "unset", "mode")["removed"] is False and not file.exists()
+    file.parent.mkdir(parents=True)
+    file.write_text('# mine\nbase = [\n  "/a",\n  "/b",\n]\nmode = "wait"\n')
+    assert invoke("config", "unset", "base").output == f"Removed base from {file}.\n"
+    assert file.read_text() == '# mine\nmode = "wait"\n'
+    answer("config", "unset", "PRECOMPILED_MODE")
+    assert file.read_text() == "# mine\n" and answer("config")["mode"]["origin"] == "default"
+
+
 def test_a_symbolic_link_to_the_file_is_kept(file: Path, tmp_path: Path) -> None:
     (tmp_path / "dotfiles.toml").write_text("workers = 3\n")
     file.parent.mkdir(parents=True)
