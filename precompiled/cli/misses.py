@@ -38,6 +38,7 @@ _NOUNS = {
     "edit": "edit",
     "way": "way",
     "value": "value",
+    "flag": "value",
     "guard": "value",
     "new": "graph",
 }
@@ -82,6 +83,8 @@ class Miss:
             )
             if seconds >= 0.05
         ]
+        if 0 < self.eager_s + self.waited_s < self.compile_s:
+            parts[-1] += ", begun before this run needed it"
         return ", ".join(parts)
 
     def document(self) -> dict[str, Any]:

@@ -408,6 +408,13 @@ def test_a_function_that_torch_cannot_trace_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_compile_that_is_longer_than_its_wait_began_before_the_run() -> None:
+    joined = misses.Miss("f", "", [], [0], eager_s=7.2, compile_s=102.0)
+    assert joined.cost == "eager for 7.2 s, compile 1.7 min, begun before this run needed it"
+    assert misses.Miss("f", "", [], [0], eager_s=7.2, compile_s=5.0).cost == "eager for 7.2 s, compile 5.0 s"
+    assert misses.Miss("f", "", [], [0], compile_s=5.0).cost == "compile 5.0 s"
+
+
 def test_causes_are_counted() -> None:
     def miss(*causes: tuple[str, str], became: str = "") -> misses.Miss:
         return misses.Miss("f", "", [Cause(kind, short, "") for kind, short in causes], [0], became=became)
