@@ -136,7 +136,7 @@ def test_without_a_daemon_graphs_compile_in_process_with_one_warning() -> None:
         assert [(graph.state, graph.source, graph.reason) for graph in here.reports()] == [
             ("bypassed", "inline", "no-daemon")
         ] * 2
-        assert "precompiled doctor" in here.reports()[0].message
+        assert "precompiled daemon start" in here.reports()[0].message
         assert here.counted("fallbacks") == {"no-daemon": 2}
 
 
@@ -644,7 +644,7 @@ def raised(here: ThisProcess, **compile_arguments: Any) -> NotServed:
 
 
 def says_what_to_do(error: NotServed, code: str) -> None:
-    assert error.code == code and f"({code})" in str(error) and "docs/reference/reasons.md" in error.action
+    assert error.code == code and f"({code})" in str(error) and f"`precompiled explain {code}`" in error.action
     advice = read_reasons()[code].plain_advice.rstrip(".")
     assert not advice or str(error).count(advice) == 1
     assert error.graph.startswith("double [") and error.graph in error.message
