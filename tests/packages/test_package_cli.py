@@ -35,7 +35,7 @@ def traced_twice(shared_host: Host) -> Any:
 def test_package_report_names_the_failed_guard_and_its_line(traced_twice: Any) -> None:
     host, found = traced_twice
     (reasons,) = found["reasons"]
-    path = host.root / "False" / f"{NAME}.py"
+    path = host.root / "True" / f"{NAME}.py"  # the process's own file, not the traced one
     line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if "alpha=self.alpha)" in text)
     assert reasons[2:] == [f"L['self'].alpha: 3.0 here, 2.0 when it was traced ({path}:{line}, in forward)"]
 
