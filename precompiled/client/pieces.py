@@ -134,7 +134,7 @@ def begin(
     try:
         cut = layers.cut(graph.module)
         if cut is not None and session.settings.mode != "wait" and cut.share > MOST_BESIDE_EAGER:
-            return None
+            cut = None
         programs = [capture.capture(piece, options) for piece in cut.pieces] if cut is not None else []
         calls.spent("cut", time.perf_counter() - started)
         if cut is None or not all(map(_may_be_cut, programs)):
