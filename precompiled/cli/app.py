@@ -17,7 +17,7 @@ from precompiled.cli import tree
 from precompiled.cli.output import Output
 from precompiled.core import config
 from precompiled.core.errors import ConfigError, PrecompiledError
-from precompiled.core.words import MIN_SIMILARITY
+from precompiled.core.words import closest
 from precompiled.version import VERSION
 
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
@@ -247,13 +247,11 @@ def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
 
 def setting_name(text: str) -> str:
     """A setting's name, from its name or its variable (PRECOMPILED_MODE is `mode`). Raises UsageError if unknown."""
-    from difflib import get_close_matches
-
     name = text.lower().removeprefix(config.ENV_PREFIX.lower())
     if name in config.NAMES:
         return name
-    near = get_close_matches(name, config.NAMES, 1, MIN_SIMILARITY)
-    further = f"Did you mean {near[0]!r}?" if near else "`precompiled config` lists all settings"
+    near = closest(name, config.NAMES)
+    further = f"Did you mean {near!r}?" if near else "`precompiled config` lists all settings"
     raise click.UsageError(f"No such setting {text!r}. {further}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import os
 import sys
@@ -13,7 +12,7 @@ from precompiled.cli import distributions, probe, pth
 from precompiled.core import python_path
 from precompiled.core.check import Check
 from precompiled.core.config import ENV_PREFIX, NAMES, Settings
-from precompiled.core.words import MIN_SIMILARITY
+from precompiled.core.words import closest
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, VERSION, switched_off
 
@@ -89,10 +88,8 @@ def _unknown_names(variables: Mapping[str, str]) -> list[tuple[str, str]]:
     settings = [name.upper() for name in NAMES]
     ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
     unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
-    near = [difflib.get_close_matches(name, settings, 1, MIN_SIMILARITY) for name in unknown]
-    return [
-        (ENV_PREFIX + name, ENV_PREFIX + found[0] if found else "") for name, found in zip(unknown, near, strict=True)
-    ]
+    near = [closest(name, settings) for name in unknown]
+    return [(ENV_PREFIX + name, ENV_PREFIX + found if found else "") for name, found in zip(unknown, near, strict=True)]
 
 
 def check_variable_names(variables: Mapping[str, str]) -> Check:

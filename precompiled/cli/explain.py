@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -27,7 +26,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.names import shorten_paths
 from precompiled.core.reasons import Reason, plain, read_reasons
-from precompiled.core.words import MIN_SIMILARITY
+from precompiled.core.words import closest
 from precompiled.graph import key, listing
 from precompiled.store.artifacts import Store
 
@@ -127,10 +126,10 @@ def _function(store: Store, name: str) -> dict[str, object]:
     except StoreError as error:
         if functions.is_function(name) or error.code != "no-such-function":
             raise
-        alike = get_close_matches(name, [*read_reasons(), *STATE_WORDS], n=1, cutoff=MIN_SIMILARITY)
+        alike = closest(name, [*read_reasons(), *STATE_WORDS])
         raise StoreError(
             f"{name!r} is neither a key, a reason's code, a state nor a function with a package in {store.root}",
-            f"Did you mean {alike[0]!r}?" if alike else error.action,
+            f"Did you mean {alike!r}?" if alike else error.action,
             code="no-such-function",
         ) from None
 

@@ -43,7 +43,7 @@ _ALL = (
     StateWord("traced", "Dynamo traced the function, and no package was written", _EXPLAIN),
     StateWord(
         "raised",
-        "torch raised an error while Dynamo traced the function, so there is no graph to compile",
+        "torch raised an error while Dynamo traced the function, so the function has no graph",
         "Run the program with PRECOMPILED=0: plain torch.compile raises the same error",
     ),
     StateWord("audited", "Dynamo traced the function to check its package, and both agree (setting package_audit)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precompiled import parts
-from precompiled.core.words import MIN_SIMILARITY
+from precompiled.core.words import closest
 
 # The help's sections and their commands, in order.
 SECTIONS = {
@@ -153,8 +153,6 @@ def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
 
 def suggestion(group: str, name: str) -> str:
     """The command that a user may have meant by an unknown name in ``group``; "" if no name is similar."""
-    from difflib import get_close_matches  # only errors need this import
-
     if not group and name in SYNONYMS:
         return SYNONYMS[name]
     here = {known: known for known in children(group)}
@@ -162,6 +160,6 @@ def suggestion(group: str, name: str) -> str:
     below = {known.split()[-1]: known for known in reversed(commands)}
     below |= {old: new for old, new in RENAMED.items() if _is_old_name(old)}
     for names in (here, below):
-        if near := get_close_matches(name.lower(), names, 1, MIN_SIMILARITY):
-            return names[near[0]]
+        if near := closest(name.lower(), names):
+            return names[near]
     return ""

@@ -271,12 +271,10 @@ def load(flags: Mapping[str, object] | None = None) -> Settings:
     for path in (paths.SYSTEM_CONFIG, paths.user_config_file()):
         for name, value in _read_toml(path).items():
             if name not in NAMES:
-                from difflib import get_close_matches  # only an error needs these imports
+                from precompiled.core.words import closest  # only an error needs this import
 
-                from precompiled.core.words import MIN_SIMILARITY
-
-                near = get_close_matches(name, NAMES, 1, MIN_SIMILARITY)
-                further = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(NAMES)}"
+                near = closest(name, NAMES)
+                further = f"Did you mean {near}?" if near else f"Known keys: {', '.join(NAMES)}"
                 raise ConfigError(f"{path} has the unknown key {name!r}", further)
             chosen[name] = (value, f"file {path}")
     for name in NAMES:

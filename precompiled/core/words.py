@@ -1,14 +1,21 @@
 """Formats texts for all output: numbers with units, singular and plural, lists.
 
-The file imports nothing, because clients use it too.
+At module level, the file imports nothing, because clients use it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # How similar a known name must be to a wrong one, so that an error suggests the known name (difflib's ratio).
 MIN_SIMILARITY = 0.72
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that a user may have meant by a wrong one; "" if no name is similar."""
+    from difflib import get_close_matches  # only errors need this import
+
+    return next(iter(get_close_matches(name, list(known), 1, MIN_SIMILARITY)), "")
 
 
 def format_count(count: int, one: str, many: str = "", *, zero: str = "0") -> str:

@@ -21,7 +21,7 @@ class FunctionReport:
     - "skipped": the frame runs uncompiled, without a trace, because a package says that Dynamo skipped it.
     - "recorded": Dynamo traced the frame, and a package was written.
     - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
-    - "raised": torch raised an error during the trace, so there is no graph. ``message`` has the error's first line.
+    - "raised": torch raised an error during the trace, so no graph exists. ``message`` has the error's first line.
     - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
 
     ``reasons`` says, for each entry of the function, why the entry was not used. Once a package is written, the entry
