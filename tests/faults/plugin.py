@@ -44,8 +44,7 @@ KINDS = {
     "program": "The program itself raises, is interrupted or exits",
     "remote": "The remote or the farm fails at any request",
 }
-# Faults of precompiled that tests of a kind have found since these tests exist. The commit mends the fault; "" if it
-# is not mended.
+# Faults of precompiled that tests of a kind have found since these tests exist, each with the commit that mends it.
 FOUND: dict[str, list[tuple[str, str]]] = {
     "worker-dies": [
         ("86fa5dc0", "a death before the worker had read its graph counted against the graph"),
@@ -75,7 +74,7 @@ FOUND: dict[str, list[tuple[str, str]]] = {
     ],
     "program": [("6ba4ed4c", "precompiled swallowed the exception of a signal handler that interrupted its code")],
 }
-HEADERS = ("fault", "tests", "tried", "failed", "not run here", "found", "mended", "seconds", "measured", "at")
+HEADERS = ("fault", "tests", "tried", "failed", "not run here", "found", "seconds", "at")
 
 
 @dataclass
@@ -94,7 +93,7 @@ class Row:
         numbers = (self.tests, self.tried, self.failed, self.skipped, round(self.seconds))
         names = ("tests", "tried", "failed", "not run here", "seconds")
         counts = {name: f"{number:,}" for name, number in zip(names, numbers, strict=True)}
-        return {**counts, "measured": self.measured or "-", "at": commit}
+        return {**counts, "at": commit}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -122,9 +121,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     facts = machine()
-    cells = {KINDS[kind]: row.cells(facts["commit"]) for kind, row in _rows(terminalreporter).items() if row.has_run()}
+    rows = {KINDS[kind]: row for kind, row in _rows(terminalreporter).items() if row.has_run()}
+    cells = {fault: row.cells(facts["commit"]) for fault, row in rows.items()}
     terminalreporter.section("faults")
     terminalreporter.write_line(_table(cells))
+    for fault, row in rows.items():
+        if row.measured:
+            terminalreporter.write_line(f"{fault}: {row.measured}")
     for line, count in sorted(Counter(_not_run(terminalreporter)).items()):
         terminalreporter.write_line(f"NOT RUN HERE: {line} ({count} tests)", yellow=True)
     if config.getoption("docs"):
@@ -152,9 +155,8 @@ def _table(cells: dict[str, dict[str, str]]) -> str:
     rows = []
     for kind, fault in KINDS.items():
         if fault in cells:
-            commits = [commit for commit, _ in FOUND.get(kind, [])]
-            found = {"fault": fault, "found": str(len(commits)), "mended": str(sum(map(bool, commits)))}
-            rows.append([{"measured": "-", **cells[fault], **found}[header] for header in HEADERS])
+            found = {"fault": fault, "found": str(len(FOUND.get(kind, [])))}
+            rows.append([{**cells[fault], **found}[header] for header in HEADERS])
     return markdown(HEADERS, rows)
 
 
