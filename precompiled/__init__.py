@@ -104,8 +104,7 @@ def disable() -> None:
 def bypass(compiled: "Compiled") -> "Compiled":
     """Leave one model or function to torch: ``model = bypass(torch.compile(model))``. Returns its argument.
 
-    The argument can also be a module after ``module.compile()``. Call ``bypass`` before the model's first call, because
-    graphs that are already compiled stay in use.
+    The argument can also be a module after ``module.compile()``. Graphs that are already compiled stay in use.
     """
     from precompiled.torch_internals.client import bypassed_backend
 
@@ -161,8 +160,7 @@ def save_package(compiled: "object", path: "str") -> None:
     """Save the package of ``compiled``, a callable that torch.compile returned, in one file.
 
     The file contains guards, bytecode and artifacts of all calls so far. The hook and packages must have been on during
-    these calls. A host of the same kind can load the file with ``load_package``, which runs code of the file. Raises
-    PackageError.
+    these calls. A host of the same kind can load the file with ``load_package``. Raises PackageError.
     """
     from precompiled.packages import portable
 
@@ -173,9 +171,9 @@ def load_package(compiled: "object", path: "str", *, check_source: bool = True) 
     """Load a file of ``save_package``, so that Dynamo does not trace the calls of ``compiled`` that the file covers.
     Returns the number of entries.
 
-    Loading a file runs its code, so load only files that you trust. The digests in the file are verified before its
-    content is decoded. Raises PackageError if the file is for a different function, source, torch, Python, CPU or GPU.
-    ``check_source=False`` skips the comparison of sources (for a class, also of the values of its attributes).
+    Loading a file runs its code, so load only files that you trust. Raises PackageError if the file is for a different
+    function, source, torch, Python, CPU or GPU. ``check_source=False`` skips the comparison of sources (for a class,
+    also of the values of its attributes).
     """
     from precompiled.packages import portable
 

@@ -56,9 +56,8 @@ If you cannot write to the default store, `run/` is in `cache_dir`. `~` means `$
 account in `/etc/passwd`. If a variable is not an absolute path (`HOME=~`), precompiled treats it as unset.
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
-`HOME` is unset or `/`. Then `torch.compile` works without precompiled, and the program warns once (`no-place`).
-Set `PRECOMPILED_CACHE_DIR` to a directory that the uid can write to. The default is never a directory in `/tmp`,
-because another user could create it first.
+`HOME` is unset or `/`. Set `PRECOMPILED_CACHE_DIR` to a directory that the uid can write to. Otherwise, `torch.compile`
+works without precompiled (`no-place`). The default is never in `/tmp`, because another user could create it first.
 """
 
 

@@ -24,7 +24,7 @@ def _node_classes(model: torch.nn.Module) -> Iterator[Values]:
 
 @program("torch_geometric")
 def gcn() -> Iterator[Values]:
-    """A GCN on one graph."""
+    """GCN."""
     from torch_geometric.nn import GCN
 
     yield from _node_classes(GCN(FEATURES, 32, 2, CLASSES))
@@ -32,7 +32,7 @@ def gcn() -> Iterator[Values]:
 
 @program("torch_geometric")
 def gat() -> Iterator[Values]:
-    """A GATv2 on one graph."""
+    """GATv2."""
     from torch_geometric.nn import GAT
 
     yield from _node_classes(GAT(FEATURES, 32, 2, CLASSES, v2=True, heads=2))
@@ -40,7 +40,7 @@ def gat() -> Iterator[Values]:
 
 @program("torch_geometric")
 def sampled_sage() -> Iterator[Values]:
-    """A GraphSAGE on subgraphs of different sizes (dynamic=True)."""
+    """GraphSAGE on subgraphs of different sizes (dynamic=True)."""
     from torch_geometric.nn import GraphSAGE
 
     model = GraphSAGE(FEATURES, 32, 2, CLASSES)
@@ -56,7 +56,7 @@ def sampled_sage() -> Iterator[Values]:
 
 @program("torch_geometric")
 def pooled_graphs() -> Iterator[Values]:
-    """GINE over a batch of graphs, with one pooled output per graph."""
+    """GINE over a batch of graphs."""
     from torch_geometric.data import Batch, Data
     from torch_geometric.nn import GINEConv, global_mean_pool
 
@@ -81,7 +81,7 @@ def pooled_graphs() -> Iterator[Values]:
 
 @program("torch_geometric")
 def graph_transformer() -> Iterator[Values]:
-    """A TransformerConv with edge features."""
+    """TransformerConv with edge features."""
     from torch_geometric.nn import TransformerConv
 
     model = TransformerConv(FEATURES, CLASSES, heads=2, concat=False, edge_dim=3)

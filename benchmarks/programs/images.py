@@ -29,7 +29,7 @@ def _unet() -> torch.nn.Module:
 
 @program("diffusers")
 def diffusion_training() -> Iterator[Values]:
-    """A conditional U-Net that predicts the noise of a DDPM scheduler."""
+    """A conditional U-Net with a DDPM scheduler."""
     from diffusers import DDPMScheduler
 
     model, scheduler = _unet(), DDPMScheduler(num_train_timesteps=100)
@@ -46,7 +46,7 @@ def diffusion_training() -> Iterator[Values]:
 
 @program("diffusers")
 def ddim_sampling() -> Iterator[Values]:
-    """A pipeline's loop: a compiled U-Net and an uncompiled scheduler."""
+    """A pipeline's loop around a compiled U-Net."""
     from diffusers import DDIMScheduler
 
     model, scheduler = _unet().eval(), DDIMScheduler(num_train_timesteps=100, clip_sample=True)
@@ -64,7 +64,7 @@ def ddim_sampling() -> Iterator[Values]:
 
 @program("diffusers")
 def autoencoder() -> Iterator[Values]:
-    """A VAE: encoder, then decoder."""
+    """A VAE."""
     from diffusers import AutoencoderKL
 
     model = AutoencoderKL(
@@ -83,7 +83,7 @@ def autoencoder() -> Iterator[Values]:
 
 @program("diffusers")
 def repeated_blocks() -> Iterator[Values]:
-    """A Flux whose blocks share one compiled graph (compile_repeated_blocks)."""
+    """A Flux with compile_repeated_blocks."""
     from diffusers import FluxTransformer2DModel
 
     model = FluxTransformer2DModel(
@@ -115,7 +115,7 @@ def repeated_blocks() -> Iterator[Values]:
 
 @program("monai")
 def monai_unet() -> Iterator[Values]:
-    """A U-Net for volumes, with Dice's loss."""
+    """A U-Net with Dice's loss."""
     from monai.losses import DiceLoss
     from monai.networks.nets import UNet
 
@@ -127,7 +127,7 @@ def monai_unet() -> Iterator[Values]:
 
 @program("monai")
 def monai_sliding_window() -> Iterator[Values]:
-    """Sliding-window inference on a large image."""
+    """Sliding-window inference."""
     from monai.inferers import sliding_window_inference
     from monai.networks.nets import BasicUNet
 
@@ -175,7 +175,7 @@ def quantized_autoencoder() -> Iterator[Values]:
 
 @program("perceiver_pytorch")
 def perceiver() -> Iterator[Values]:
-    """A Perceiver that classifies images."""
+    """A Perceiver for images."""
     from perceiver_pytorch import Perceiver
 
     model = Perceiver(
@@ -199,7 +199,7 @@ def perceiver() -> Iterator[Values]:
 
 @program("einops")
 def einops_mixer() -> Iterator[Values]:
-    """A mixer of einops' layers and functions."""
+    """Layers and functions."""
     import einops
     from einops.layers.torch import Rearrange, Reduce
 

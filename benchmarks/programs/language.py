@@ -56,7 +56,7 @@ def _gpt2() -> torch.nn.Module:
 
 @program("transformers")
 def generate_with_a_static_cache() -> Iterator[Values]:
-    """A Llama that generates: prefill and decoding share one compiled forward."""
+    """A Llama that generates."""
     model = _llama().eval()
     model.forward = torch.compile(model.forward)
     for _ in range(STEPS):
@@ -68,7 +68,7 @@ def generate_with_a_static_cache() -> Iterator[Values]:
 
 @program("transformers", "accelerate")
 def huggingface_trainer() -> Iterator[Values]:
-    """Trainer(torch_compile=True) on a BERT that classifies."""
+    """Trainer(torch_compile=True) on a BERT."""
     import transformers
 
     config = transformers.BertConfig(
@@ -101,7 +101,7 @@ def huggingface_trainer() -> Iterator[Values]:
 
 @program("accelerate", "transformers")
 def accelerate_loop() -> Iterator[Values]:
-    """Accelerator(dynamo_backend="inductor") prepares a GPT-2, its optimizer and its data."""
+    """Accelerator(dynamo_backend="inductor") on a GPT-2."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, dynamo_backend="inductor")
@@ -118,7 +118,7 @@ def accelerate_loop() -> Iterator[Values]:
 
 @program("peft", "transformers")
 def lora() -> Iterator[Values]:
-    """A GPT-2 with only LoRA's adapters trained."""
+    """LoRA on a GPT-2."""
     import peft
 
     model = peft.get_peft_model(_gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
@@ -129,7 +129,7 @@ def lora() -> Iterator[Values]:
 
 @program("peft", "transformers")
 def ia3() -> Iterator[Values]:
-    """A Llama with (IA)3's vectors."""
+    """(IA)3 on a Llama."""
     import peft
 
     model = peft.get_peft_model(
@@ -142,7 +142,7 @@ def ia3() -> Iterator[Values]:
 
 @program("sentence_transformers", "transformers")
 def sentence_embeddings() -> Iterator[Values]:
-    """SentenceTransformer.encode with a compiled transformer, over batches of different lengths."""
+    """SentenceTransformer.encode over batches of different lengths."""
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
@@ -166,7 +166,7 @@ def sentence_embeddings() -> Iterator[Values]:
 
 @program("x_transformers")
 def x_transformers_decoder() -> Iterator[Values]:
-    """A decoder with rotary embeddings, RMSNorm and SwiGLU."""
+    """A decoder with rotary embeddings and SwiGLU."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
     decoder = Decoder(
@@ -213,7 +213,7 @@ def local_attention() -> Iterator[Values]:
 
 @program("conformer")
 def conformer() -> Iterator[Values]:
-    """Conformer blocks, for speech."""
+    """Conformer blocks."""
     from conformer import Conformer
 
     model = Conformer(dim=WIDTH, depth=2, dim_head=32, heads=2, conv_kernel_size=7)
@@ -224,7 +224,7 @@ def conformer() -> Iterator[Values]:
 
 @program("torchao", "transformers")
 def int8_weights() -> Iterator[Values]:
-    """A Llama with torchao's int8 weights."""
+    """A Llama with int8 weights."""
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     model = _llama().eval()

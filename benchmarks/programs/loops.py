@@ -20,7 +20,7 @@ def _weights(model: torch.nn.Module) -> Values:
 
 @program("lightning")
 def lightning_trainer() -> Iterator[Values]:
-    """Trainer.fit of a compiled LightningModule."""
+    """Trainer.fit of a compiled module."""
     import lightning
 
     class Classifier(lightning.LightningModule):
@@ -53,7 +53,7 @@ def lightning_trainer() -> Iterator[Values]:
 
 @program("lightning")
 def lightning_fabric() -> Iterator[Values]:
-    """A custom loop on Fabric with a compiled model."""
+    """A loop on Fabric."""
     import lightning
 
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
@@ -103,7 +103,7 @@ def keras_fit() -> Iterator[Values]:
 
 @program("stable_baselines3", "gymnasium")
 def policy_optimization() -> Iterator[Values]:
-    """PPO on CartPole with a compiled policy."""
+    """PPO with a compiled policy."""
     from stable_baselines3 import PPO
 
     agent = PPO("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=1, seed=0, device="cpu", verbose=0)
@@ -164,7 +164,7 @@ def q_learning_loss() -> Iterator[Values]:
 
 @program("schedulefree")
 def schedule_free() -> Iterator[Values]:
-    """AdamW without a schedule, around a compiled model."""
+    """AdamW without a schedule."""
     import schedulefree
 
     model = _mlp()
@@ -181,7 +181,7 @@ def schedule_free() -> Iterator[Values]:
 
 @program("torch")
 def compiled_optimizer() -> Iterator[Values]:
-    """Model and optimizer in one compiled step (torch's recipe)."""
+    """Model and optimizer in one compiled step."""
     model = _mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))
     points, labels = torch.randn(16, 8), torch.arange(16) % 3
@@ -201,7 +201,7 @@ def compiled_optimizer() -> Iterator[Values]:
 
 @program("torch")
 def swa_and_ema() -> Iterator[Values]:
-    """An exponential average of a compiled model's weights, and a forward of the average."""
+    """An exponential average of a compiled model's weights."""
     model = _mlp()
     compiled = torch.compile(model)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
@@ -233,7 +233,7 @@ class Critic(torch.nn.Module):
 
 @program("torch")
 def adversarial() -> Iterator[Values]:
-    """A compiled generator and a compiled critic, trained in turns."""
+    """A compiled generator and critic."""
     generator, critic = Generator(), Critic()
     makes, judges = torch.compile(generator), torch.compile(critic)
     of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
@@ -271,7 +271,7 @@ def private_training() -> Iterator[Values]:
 
 @program("torchopt")
 def meta_learning() -> Iterator[Values]:
-    """A differentiable inner step, by torchopt's functional optimizer."""
+    """A differentiable inner step of a functional optimizer."""
     import torchopt
 
     model = _mlp()

@@ -12,7 +12,7 @@ from benchmarks.programs.registry import STEPS, Values, program, trained
 
 @program("rtdl_revisiting_models")
 def tabular_transformer() -> Iterator[Values]:
-    """FT-Transformer on numbers and categories."""
+    """FT-Transformer."""
     from rtdl_revisiting_models import FTTransformer
 
     settings = FTTransformer.get_default_kwargs(1)
@@ -25,7 +25,7 @@ def tabular_transformer() -> Iterator[Values]:
 
 @program("transformers")
 def patch_tst() -> Iterator[Values]:
-    """A transformer that forecasts time series."""
+    """A transformer for time series."""
     import transformers
 
     config = transformers.PatchTSTConfig(
@@ -91,7 +91,7 @@ def normalizing_flow() -> Iterator[Values]:
 
 @program("torchdiffeq")
 def neural_ode() -> Iterator[Values]:
-    """A differential equation with a compiled right-hand side, solved by Runge-Kutta."""
+    """A compiled right-hand side, solved by Runge-Kutta."""
     from torchdiffeq import odeint
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
@@ -113,7 +113,7 @@ def fourier_operator() -> Iterator[Values]:
 
 @program("ncps")
 def liquid_network() -> Iterator[Values]:
-    """A closed-form continuous-time network over a sequence."""
+    """A closed-form continuous-time network."""
     from ncps.torch import CfC
     from ncps.wirings import AutoNCP
 
@@ -125,7 +125,7 @@ def liquid_network() -> Iterator[Values]:
 
 @program("snntorch")
 def spiking_network() -> Iterator[Values]:
-    """Leaky neurons with a surrogate gradient, over ten steps of time."""
+    """Leaky neurons with a surrogate gradient."""
     import snntorch
 
     class Network(torch.nn.Module):
@@ -148,7 +148,7 @@ def spiking_network() -> Iterator[Values]:
 
 @program("e3nn")
 def equivariant_network() -> Iterator[Values]:
-    """A tensor product of irreducible representations, in e3nn's mode for torch.compile."""
+    """A tensor product, in the mode for torch.compile."""
     import e3nn
     from e3nn import o3
 
@@ -161,7 +161,7 @@ def equivariant_network() -> Iterator[Values]:
 
 @program("torch")
 def physics_informed() -> Iterator[Values]:
-    """A network that solves a differential equation: second derivatives by torch.func."""
+    """Second derivatives by torch.func."""
     from torch.func import grad, vmap
 
     model = torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
@@ -180,7 +180,7 @@ def physics_informed() -> Iterator[Values]:
 
 @program("captum")
 def attributions() -> Iterator[Values]:
-    """Integrated gradients of a compiled classifier."""
+    """Integrated gradients."""
     from captum.attr import IntegratedGradients
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
@@ -191,7 +191,7 @@ def attributions() -> Iterator[Values]:
 
 @program("pytorch_metric_learning")
 def metric_learning() -> Iterator[Values]:
-    """Embeddings by a contrastive loss with a pair miner."""
+    """A contrastive loss with a pair miner."""
     from pytorch_metric_learning import losses, miners
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))

@@ -41,7 +41,7 @@ def _thread(serve: Callable[[], Any], stop: Callable[[], Any]) -> Iterator[None]
 
 @program("flask")
 def flask_server() -> Iterator[Values]:
-    """A Flask server with a thread per request; compiled code reads flask.request."""
+    """A thread per request; compiled code reads flask.request."""
     from werkzeug.serving import make_server
 
     from benchmarks.programs.applications import flask_app
@@ -57,7 +57,7 @@ def flask_server() -> Iterator[Values]:
 
 @program("fastapi", "uvicorn")
 def fastapi_server() -> Iterator[Values]:
-    """FastAPI on uvicorn: a handler in the event loop, a handler in the thread pool, pydantic arguments."""
+    """Handlers in the event loop and in the thread pool, on uvicorn."""
     import socket
 
     import uvicorn
@@ -77,7 +77,7 @@ def fastapi_server() -> Iterator[Values]:
 
 @program("django")
 def django_server() -> Iterator[Values]:
-    """A Django view on wsgiref; compiled code reads django.conf.settings."""
+    """A view; compiled code reads django.conf.settings."""
     from wsgiref.simple_server import make_server
 
     from benchmarks.programs.applications import django_app
@@ -91,7 +91,7 @@ def django_server() -> Iterator[Values]:
 
 @program("celery")
 def celery_worker() -> Iterator[Values]:
-    """Celery tasks in a worker's forked process."""
+    """Tasks in a worker's forked process."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("messages", "results", "control"):
             Path(folder, name).mkdir()
@@ -113,7 +113,7 @@ def celery_worker() -> Iterator[Values]:
 
 @program("asyncio")
 def asyncio_actors() -> Iterator[Values]:
-    """Replicas of a model behind a router in an event loop, with queues and batches."""
+    """Replicas behind a router, with queues and batches."""
     from benchmarks.programs.applications.actors import Router
 
     async def step(points: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from benchmarks.programs.registry import STEPS, Values, program, trained
 
 @program("hydra", "omegaconf")
 def hydra_config() -> Iterator[Values]:
-    """A model made by Hydra, whose forward reads the configuration."""
+    """A model whose forward reads the configuration."""
     from hydra import compose, initialize
     from hydra.utils import instantiate
     from omegaconf import DictConfig
@@ -42,7 +42,7 @@ def hydra_config() -> Iterator[Values]:
 
 @program("pydantic_settings", "pydantic")
 def environment_settings() -> Iterator[Values]:
-    """A compiled function that reads nested pydantic settings."""
+    """A compiled function that reads nested settings."""
     from pydantic import BaseModel
     from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -72,7 +72,7 @@ def environment_settings() -> Iterator[Values]:
 
 @program("wandb")
 def watched_model() -> Iterator[Values]:
-    """wandb.watch on a compiled model: gradient histograms by hooks."""
+    """wandb.watch on a compiled model."""
     import tempfile
 
     import wandb
@@ -104,7 +104,7 @@ def patched_torch() -> Iterator[Values]:
 
 @program("pytest")
 def mocks_in_tests() -> Iterator[Values]:
-    """pytest tests with mocks for functions that compiled code calls."""
+    """Tests with mocks for functions that compiled code calls."""
     import pytest
 
     from benchmarks.programs.applications import mocked_tests

@@ -85,7 +85,7 @@ def gathered() -> Iterator[Values]:
 
 @case(KIND)
 def experts() -> Iterator[Values]:
-    """Mixture of experts: rows go to the rank of their expert and back (all_to_all)."""
+    """Mixture of experts (all_to_all)."""
 
     class Experts(torch.nn.Module):
         def __init__(self) -> None:
@@ -127,14 +127,14 @@ def _added_with_gradient(x: torch.Tensor, group: Any) -> torch.Tensor:
 
 @case(KIND)
 def bucketed() -> Iterator[Values]:
-    """Layers whose weights are gathered before use, with gathers, scatters and reductions merged into buckets."""
+    """Weights that are gathered before use, with collectives merged into buckets."""
     settings = {f"bucket_{which}_fx": "all" for which in ("all_gathers", "reduce_scatters", "all_reduces")}
     yield from _sharded_weights(settings)
 
 
 @case(KIND)
 def reordered() -> Iterator[Values]:
-    """Layers whose collectives Inductor moves beside computation (reorder_for_compute_comm_overlap)."""
+    """Collectives that Inductor moves beside computation (reorder_for_compute_comm_overlap)."""
     yield from _sharded_weights({"reorder_for_compute_comm_overlap": True})
 
 

@@ -32,7 +32,7 @@ def ddp_around() -> Iterator[Values]:
 
 @case(KIND)
 def ddp_buckets() -> Iterator[Values]:
-    """Small buckets, at which Dynamo splits the graph, and gradients that are views of buckets."""
+    """Small buckets, at which Dynamo splits the graph."""
     model = DistributedDataParallel(Net(width=256, blocks=3), bucket_cap_mb=1, gradient_as_bucket_view=True)
     compiled = torch.compile(model)
     yield from trained(model, lambda step: loss_of(compiled, step))
@@ -76,7 +76,7 @@ class _TwoHeads(torch.nn.Module):
 
 @case(KIND)
 def ddp_unused() -> Iterator[Values]:
-    """Unused parameters (find_unused_parameters): a different head in each step and on each rank."""
+    """Unused parameters (find_unused_parameters), different in each step and on each rank."""
     model = DistributedDataParallel(_TwoHeads(), find_unused_parameters=True)
     compiled = torch.compile(model)
 
@@ -149,7 +149,7 @@ def ddp_join() -> Iterator[Values]:
 
 @case(KIND)
 def zero_optimizer() -> Iterator[Values]:
-    """An optimizer whose state is divided among the ranks (ZeroRedundancyOptimizer)."""
+    """ZeroRedundancyOptimizer."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = DistributedDataParallel(Net())
@@ -160,7 +160,7 @@ def zero_optimizer() -> Iterator[Values]:
 
 @case(KIND)
 def local_sgd() -> Iterator[Values]:
-    """Ranks that train alone, and average their weights every second step (local SGD)."""
+    """Ranks that average their weights every second step (local SGD)."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
     model = Net()
@@ -174,7 +174,7 @@ def local_sgd() -> Iterator[Values]:
 
 @case(KIND)
 def own_collectives() -> Iterator[Values]:
-    """A program that averages gradients itself after each backward, and compiles the step of its optimizer."""
+    """A program that averages gradients itself, and compiles its optimizer step."""
     model = Net()
     compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))

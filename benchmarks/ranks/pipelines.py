@@ -76,7 +76,7 @@ def interleaved() -> Iterator[Values]:
 
 @case("around")
 def asynchronous_checkpoint() -> Iterator[Values]:
-    """Checkpoints that are written while graphs are pending (torch.distributed.checkpoint.async_save)."""
+    """Checkpoints while graphs are pending (torch.distributed.checkpoint.async_save)."""
     model = DistributedDataParallel(Net())
     compiled = torch.compile(model)
     folder = Path(tempfile.gettempdir()) / f"checkpoints-{os.environ['TORCHELASTIC_RUN_ID']}"

@@ -70,23 +70,23 @@ def fsdp2_checkpointing() -> Iterator[Values]:
 
 @case(KIND, half=True)
 def fsdp2_half() -> Iterator[Values]:
-    """fully_shard with parameters that are gathered in bfloat16, and gradients that are summed in float32."""
+    """fully_shard with gathers in bfloat16 and sums in float32."""
     yield from _per_block(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
 
 @case(KIND)
 def fsdp2_kept() -> Iterator[Values]:
-    """fully_shard whose parameters stay gathered until the backward (reshard_after_forward=False)."""
+    """fully_shard(reshard_after_forward=False)."""
     yield from _per_block(reshard_after_forward=False)
 
 
 @case(KIND, ranks=4)
 def fsdp2_partly() -> Iterator[Values]:
-    """fully_shard whose parameters stay divided by two after the forward (reshard_after_forward=2)."""
+    """fully_shard(reshard_after_forward=2)."""
     yield from _per_block(reshard_after_forward=2)
 
 
 @case(KIND, ranks=4)
 def hybrid() -> Iterator[Values]:
-    """fully_shard on a mesh of two dimensions: divided within pairs, replicated across pairs."""
+    """fully_shard within pairs, replicated across pairs."""
     yield from _per_block(mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("repeated", "divided")))
