@@ -138,8 +138,8 @@ class Settings:
     )
     yield_s: float = _setting(
         4.0,
-        "after its submit, a job yields CPU time to running programs for this time, and for 15 times this time if its "
-        "program already runs compiled code in pieces",
+        "time after its submit in which a job yields CPU time to running programs; 15 times as long if its program "
+        "already runs compiled code in pieces",
     )
     worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")
     daemon_idle_s: float = _setting(0.0, "idle time after which a daemon exits, if a client started it; 0: never")
