@@ -1,8 +1,8 @@
 """Runs at the start of a Python process: waits for `torch`, then starts `precompiled.routing`.
 
 The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So
-this file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. It opens no
-other file and raises no error. It ends the process if it cannot make up the GPU of `--target`. Steps::
+this file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. This file
+opens no other file and raises no error. The process ends if the GPU of `--target` cannot be made up. Steps::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -71,7 +71,7 @@ def note(what: str, error: BaseException) -> None:
 
 
 class _TorchFinder:
-    """A meta-path finder that finds nothing itself. It calls the real finders to learn how torch will be loaded."""
+    """A meta-path finder that calls the real finders to learn how torch will be loaded, and finds nothing itself."""
 
     def __init__(self) -> None:
         self._asking: set[int] = set()

@@ -1,7 +1,7 @@
 """Lists the parts of precompiled, and loads the modules through which the core calls them.
 
 The core contains all that one host needs: capture, key, store, client, daemon, worker, packages, command line. A *part*
-adds a feature, such as the remote. The core runs without any part, so it imports none. It calls a part through a
+adds a feature, such as the remote. The core runs without any part, so it imports none. The core calls a part through a
 ``PartModule`` below. Commands of parts are in ``cli/tree.py``.
 """
 
@@ -223,7 +223,7 @@ class TargetsProtocol(Protocol):
         """The command's environment variables. ``caches``: the folder for its caches. Raises PrecompiledError."""
 
     def available(self) -> tuple[str, str]:
-        """List the GPUs that can be made up, for `precompiled doctor`. If there are none, say what to do."""
+        """List the GPUs that can be made up, for `precompiled doctor`. If no GPU can be made up, say what to do."""
 
 
 class NotebookProtocol(Protocol):

@@ -106,8 +106,8 @@ class Stop(Message, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A command or entry point whose graphs are captured again after each edit (docs/guides/watch.md). Its code runs as
-    the user who registers it.
+    """A command or entry point whose graphs are captured again after each edit (docs/guides/watch.md). The command's
+    code runs as the user who registers it.
     """
 
     kind: Literal["entry", "run"]
@@ -139,8 +139,8 @@ class Watches(Message, frozen=True):
     """Request a WatchesReply."""
 
 
-# Prefixes of keys. Their number is limited, because the daemon compares each prefix with each job. msgspec checks the
-# limit before it decodes the list.
+# Prefixes of keys. The number of prefixes is limited, because the daemon compares each prefix with each job. msgspec
+# checks the limit before it decodes the list.
 _Beginnings = Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=256)]
 
 
@@ -227,7 +227,7 @@ class WatchedGraph(msgspec.Struct, frozen=True):
 class WatchStatus(msgspec.Struct, frozen=True):
     """One watch. Field names are public: `precompiled watch --json`. Times of day are in seconds since the epoch.
 
-    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed". If it failed,
+    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed". If a capture failed,
     ``error`` says why, and the artifacts of earlier captures stay.
     """
 

@@ -1,8 +1,8 @@
 """Couriers: processes that offer queued jobs to their user's farm, and compile nothing.
 
 The limits for slots and worker processes do not count couriers: a courier holds a job for milliseconds, and exits soon
-after. It serves one user and interpreter, on any device. Its death does not count against its job, since it runs no
-part of the compile.
+after. A courier serves one user and interpreter, on any device. The death of a courier does not count against its job,
+since it runs no part of the compile.
 """
 
 from __future__ import annotations

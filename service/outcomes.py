@@ -55,7 +55,7 @@ class Outcomes:
         return True
 
     def keep(self, job: ScheduledJob, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
-        """Queue a job again that the farm does not accept. A worker may take it at once."""
+        """Queue a job again that the farm does not accept. A worker may take the job at once."""
         self._queue_again(job, now, why, out)
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 

@@ -373,7 +373,7 @@ class Pool:
     # ------------------------------------------------ ending
 
     def _end(self, process: WorkerProcess, reason: str, detail: str = "") -> None:
-        """Kill a worker's tree. Once it is reaped, or after GONE_S, close its descriptors and report it gone."""
+        """Kill a worker's tree. When the worker is reaped, or after GONE_S, close its descriptors and report it."""
         if process.ending is not None or process.number not in self._processes:
             return
         process.ending = reason, detail
@@ -441,7 +441,8 @@ class Pool:
             try:
                 reaped, _ = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                # Its parent has reaped it, or is ending and passes it to us soon.
+                # The parent has reaped this process, or the parent is ending, so that the process soon becomes our
+                # child.
                 reaped = 0 if psutil.pid_exists(pid) else pid
             if reaped or now >= deadline:
                 del self._orphans[pid]

@@ -265,7 +265,7 @@ class Scheduler:
     def _take_back(
         self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]
     ) -> ScheduledJob | None:
-        """The job that a process reports as done. If it had no such job, kill the process and return None."""
+        """The job that a process reports as done. If the process had no such job, kill the process and return None."""
         job = runner.job
         known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
         if job is None or not known or finished.outcome not in runner.outcomes:

@@ -53,7 +53,7 @@ class ClientRequest:
 
 
 class Lock:
-    """The lock of a runtime directory. Its one daemon holds it until the daemon exits.
+    """The lock of a runtime directory. The directory's one daemon holds this lock until the daemon exits.
 
     A daemon unlinks the socket's path before it binds, so without the lock a second daemon would silently take over
     the path. The lock file is never removed: otherwise two daemons could each lock a different file of that name.

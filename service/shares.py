@@ -1,7 +1,7 @@
 """Each user's share of the queue and of the slots. Pure, like the scheduler.
 
-- **Queue**: if it is full, the last job of the user who holds the most is displaced for a user who holds less. Its
-  clients submit it again later.
+- **Queue**: if it is full, the last job of the user who holds the most is displaced for a user who holds less. The
+  clients of a displaced job submit it again later.
 - **Slots**: a user without a slot gets one above the limit after its first job has waited for ``share_s``.
 - **Processes**: if that slot needs a process and none is left, a job that has run longer than ``share_run_s`` is
   stopped and queued again.

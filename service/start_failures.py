@@ -1,7 +1,7 @@
 """Delays or refuses starts after workers failed to start. Pure, like the scheduler.
 
-- **Seats**: after two failed starts in a row, a seat is refused for a while. Its queued jobs fail, and its submits are
-  rejected.
+- **Seats**: after two failed starts in a row, a seat is refused for a while. The seat's queued jobs fail, and its
+  submits are rejected.
 - **Expected graphs**: if a worker started ahead of a graph fails or gets no job, its seat gets no such worker for a
   while. The seat's jobs are not refused.
 - **The host**: if it has no room for a process, no worker is started for a second. After 30 such starts in a row, the

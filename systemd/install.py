@@ -33,7 +33,7 @@ PLACEHOLDER = "@PYTHON@"
 
 
 def quote(path: str) -> str:
-    """Quote ``path`` as one word of an ``ExecStart=`` line. Raises ConfigError if a unit file cannot hold it.
+    """Quote ``path`` as one word of an ``ExecStart=`` line. Raises ConfigError if a unit file cannot contain ``path``.
 
     systemd expands ``%`` everywhere and reads backslashes inside quotes. So an unquoted ``/opt/100%/bin/python`` would
     name a different program.

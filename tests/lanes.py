@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The slowest modules, by the seconds that ``make test PYTEST_ARGS=--durations=0`` prints. If they start first, the
-# parallel processes end at about the same time.
+# The slowest modules, by the seconds that ``make test PYTEST_ARGS=--durations=0`` prints. If these modules start first,
+# the parallel processes end at about the same time.
 LONGEST_FIRST = (
     # Run by `make test-versions` and `make test-integration`
     "tests/versions/test_versions.py",

@@ -1,7 +1,8 @@
 """Support for tests of the daemon: a real daemon process, and a worker that compiles nothing.
 
-The test's worker is a script in place of the interpreter (``wire.Interpreter.executable``). It runs the real worker
-loop (control thread, guardian, stream) with a fake compiler. The bytes of a graph are an order for this compiler::
+The test's worker is a script in place of the interpreter (``wire.Interpreter.executable``). The script runs the real
+worker loop (control thread, guardian, stream) with a fake compiler. The bytes of a graph are an order for this
+compiler::
 
     {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "end-once" | "hang" | "hog"
            | "spawn" | "outlive" | "print" | "leave" | "garbage" | "say" | "wait-for", ...}

@@ -38,7 +38,7 @@ def wrong_payload(store: Store, artifact: Artifact, part: str) -> fmt.Payload:
 
 
 def take_slow_or_crashing(store: Store, statement: str) -> fmt.Payload:
-    """Remove the store's only artifact. Returns it with a forward that begins each call with ``statement``."""
+    """Remove and return the store's only artifact, with a forward that begins each call with ``statement``."""
 
     def alter(source: str) -> str:
         begin = "def call(self, args):\n" if "def call(self, args):\n" in source else "def call(args):\n"

@@ -10,8 +10,8 @@ interpreter themselves.
 Each value of OMP_NUM_THREADS has its zygote, because torch reads the variable once.
 
 ``start`` returns an object with the parts of ``subprocess.Popen`` that tests use. Run as a program, this file is the
-zygote. It takes one request per connection, with the descriptors of the standard streams. It replies with the fork's
-pid, and later with the fork's exit status.
+zygote. The zygote takes one request per connection, with the descriptors of the standard streams. The zygote replies
+with the fork's pid, and later with the fork's exit status.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ START_S = 120.0
 
 
 def start(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str] | Forked:
-    """Start a program, by a fork if possible. Its standard output and error are text pipes.
+    """Start a program, by a fork if possible. The program's standard output and error are text pipes.
 
     ``arguments``: an interpreter, a script (or "-c" and text), and the arguments of the script.
     """

@@ -225,7 +225,8 @@ def test_concurrent_imports_of_torch_call_the_hook_once(fake_torch: Path) -> Non
 
 
 def test_other_hook_that_asks_all_finders_does_not_recurse(fake_torch: Path) -> None:
-    # wrapt and OpenTelemetry install such finders. They query all finders, and precompiled's finder queries them.
+    # wrapt and OpenTelemetry install such finders. Such a finder queries all finders, and precompiled's finder queries
+    # this finder.
     code = SPY + textwrap.dedent("""
         import importlib.util
         class Other:

@@ -3,10 +3,10 @@ values equal eager's.
 
 `make architectures` (`python -m benchmarks.architectures`). Exits 1 if a row is not right.
 
-With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md). Its
-kernels do not run, so no value is compared. A row is right if the second process loads only cubins for that GPU, and
-starts no other process. A size that a kernel computes is wrong on a made-up GPU. The first process may then not call
-the next graph again. Such graphs may lack a hit (``idle`` in --json).
+With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md).
+Kernels do not run on this GPU, so no value is compared. A row is right if the second process loads only cubins for that
+GPU, and starts no other process. A size that a kernel computes is wrong on a made-up GPU. The first process may then
+not call the next graph again. Such graphs may lack a hit (``idle`` in --json).
 
 With `--in-pieces`, models have six layers instead of two. The first step waits for compiled code, and graphs with equal
 layers run this step in pieces.

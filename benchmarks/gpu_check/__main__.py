@@ -31,7 +31,7 @@ KEPT_OUTPUT = 6000  # characters of a part's output that the JSON keeps if the p
 
 
 def run(part: Part, *, made_up: bool) -> dict[str, Any]:
-    """Run a part. If it exceeds its limit, end its processes, and keep what it has written."""
+    """Run a part. If the part exceeds its limit, end its processes, and keep its files."""
     started, limit_s = time.monotonic(), part.limit_s * (DRY_FACTOR if made_up else 1)
     with tempfile.TemporaryDirectory(prefix="pc-gpu-") as directory, tempfile.TemporaryFile() as output:
         result = Path(directory) / "result"

@@ -35,8 +35,8 @@ Row = tuple[str, str]
 class Part:
     """One part of the check.
 
-    - ``command`` returns the command, which writes its result to the given file. Its second argument: whether the
-      device is made up.
+    - ``command`` returns the command, which writes its result to the given file. The function's second argument says
+      whether the device is made up.
     - ``rows`` returns the rows of the report, (what, outcome), from the parsed result
     - ``read`` parses the file
     """

@@ -71,7 +71,7 @@ class Host:
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
             "PRECOMPILED_CHECK": "never",
-            # The machine may have the hook installed permanently. It must not act in a plain torch.compile.
+            # The machine may have the hook installed permanently. The hook must not act in a plain torch.compile.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }

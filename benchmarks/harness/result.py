@@ -21,7 +21,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @dataclass
 class Result:
-    """One figure. Its goal is met if the median of its samples is at most ``goal`` (None: the figure has no goal).
+    """One figure. The figure's goal is met if the median of its samples is at most ``goal`` (None: the figure has no
+    goal).
 
     ``raw``: the values from which the samples were computed.
     """

@@ -8,10 +8,10 @@ Usage: python -m benchmarks.harness.tree SPEC. SPEC is a JSON object:
 
 Prints one JSON line.
 
-This process adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons, workers and compilers remain its descendants. It waits
-for each descendant, and wait4 returns the descendant's CPU time. ``before`` and ``stop`` are not counted. Memory is
-Linux's VmHWM, a process's largest resident size so far. It is read four times a second, so a process's last moments are
-missing.
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons, workers and compilers remain its descendants. The
+process waits for each descendant, and wait4 returns the descendant's CPU time. ``before`` and ``stop`` are not counted.
+Memory is Linux's VmHWM, a process's largest resident size so far. VmHWM is read four times a second, so a process's
+last moments are missing.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         in_time = in_time and tree.wait(set(pids), deadline)
         if spec["stop"]:
             tree.start(spec["stop"], "own", subprocess.DEVNULL, subprocess.DEVNULL)
-        # Wait for orphans while `stop` runs: it ends after the daemon is reaped, and this process is now the daemon's
-        # parent.
+        # This process is now the daemon's parent, and `stop` ends after the daemon is reaped. So reap orphans
+        # meanwhile.
         if not in_time or not tree.wait(None, deadline):
             in_time = False
             tree.kill()

@@ -4,7 +4,7 @@ Usage: python -m benchmarks.interpreter.program SPEC. SPEC is a JSON object: ``r
 boolean, see below). Prints a JSON line before each row ({"begun": row}) and one after it. The caller enables
 precompiled.
 
-If ``interpret`` is false, a daemon's worker makes artifacts, and no result is compared. If it is true (with
+If ``interpret`` is false, a daemon's worker makes artifacts, and no result is compared. If ``interpret`` is true (with
 TRITON_INTERPRET=1), the client loads and runs the artifacts in mode "lookup". Outputs, gradients and changed inputs are
 compared with eager's.
 """
@@ -119,7 +119,7 @@ def _launches() -> int:
     return sum(event["event"] in ("launch", "graph-launch") and event["pid"] == os.getpid() for event in events)
 
 
-# One call. Its eager run returns a function from a result to the differences. Its compiled run returns the result.
+# One call. The eager run returns a function from a result to the differences. The compiled run returns the result.
 Call = tuple[Callable[[], Callable[[Any], list[str]]], Callable[[], Any]]
 
 

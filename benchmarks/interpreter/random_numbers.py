@@ -1,4 +1,4 @@
-"""Checks rows with random numbers, which differ between a kernel and eager. It checks three properties instead of
+"""Checks rows with random numbers, which differ between a kernel and eager. Three properties are checked instead of
 values: the distribution, that two calls differ, and that a backward uses its forward's mask.
 """
 

@@ -1,6 +1,6 @@
 """Checks the values of artifacts for CUDA without a GPU: Triton's interpreter runs their kernels.
 
-`make interpreter` (`python -m benchmarks.interpreter`) takes an hour on 2 cores. It runs on the made-up device
+`make interpreter` (`python -m benchmarks.interpreter`) takes an hour on 2 cores. The command runs on the made-up device
 (docs/explanation/made-up-cuda.md), with a CUDA build of torch in a separate environment (5 GB).
 
 Exits 1 if a row has no result or differs from eager, or if a kernel is wrong or not runnable. Rows of WITHOUT may have

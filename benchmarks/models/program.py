@@ -77,7 +77,9 @@ def peak_bytes() -> int:
 
 
 def uses_subprocess() -> bool:
-    """Whether Inductor's SUBPROCESS mode used a subprocess. If it cannot pickle a graph, it compiles in process."""
+    """Whether Inductor's SUBPROCESS mode used a subprocess. If SUBPROCESS cannot pickle a graph, Inductor compiles in
+    process.
+    """
     mode = sys.modules.get("torch._inductor.compile_fx_subproc")
     return mode is not None and mode._SubprocessFxCompile.process_pool.cache_info().currsize > 0
 

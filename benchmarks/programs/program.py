@@ -45,7 +45,8 @@ def main() -> None:
     states = [state.counted(), *others]
     found = {
         "seconds": seconds,
-        # Seconds from the first call of torch.compile on. They exclude imports and the construction of the model.
+        # Seconds from the first call of torch.compile on. These seconds exclude imports and the construction of the
+        # model.
         "first_s": first_s,
         "waited": waited,
         "traced": sum(one["traced"] for one in states),

@@ -1,8 +1,8 @@
 """Registers programs. A program is a function that yields the results of each of its steps.
 
-A program is written as in its library's documentation. It calls ``torch.compile`` or lets the library do so, and does
-not mention precompiled. Sizes are small and weights random. A step draws no random numbers, because eager and compiled
-code draw different ones.
+A program is written as in its library's documentation. The program calls ``torch.compile`` or lets the library do so,
+and does not mention precompiled. Sizes are small and weights random. A step draws no random numbers, because eager and
+compiled code draw different ones.
 """
 
 from __future__ import annotations

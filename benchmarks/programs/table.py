@@ -33,7 +33,7 @@ _KILLED = re.compile(r"ended with -\d+")  # the message about a program that a s
 
 @dataclass
 class Row(ServedRow):
-    """One program. Its first run starts with empty caches; the next two are later processes."""
+    """One program. The first run starts with empty caches; the next two are later processes."""
 
     name: str
     library: str

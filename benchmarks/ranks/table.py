@@ -43,7 +43,7 @@ RUNS = ("first", "second")
 
 @dataclass
 class Row(ServedRow):
-    """One case. Its first run starts with empty caches; the second run is a later start."""
+    """One case. The first run starts with empty caches; the second run is a later start."""
 
     name: str
     kind: str

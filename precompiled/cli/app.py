@@ -1,4 +1,4 @@
-"""Command groups. They load a command's module when the command is called, and turn errors into exit statuses."""
+"""Command groups. A group loads a command's module when the command is called, and turns errors into exit statuses."""
 
 from __future__ import annotations
 

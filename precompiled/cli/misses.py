@@ -244,6 +244,6 @@ def _before(settings: Settings, run: Run) -> Iterator[RunProcess]:
 
 
 def _program(process: RunProcess) -> tuple[str, ...]:
-    """The main file's path if the command names one. Otherwise, the program's name and directory."""
+    """The main file's path if the command names one. If not, the program's name and directory."""
     main = _main_files(process)
     return (os.path.normpath(main[0]),) if main else (process.program, process.directory)

@@ -144,7 +144,7 @@ def find_run(settings: Settings, name: str) -> Run:
 
 
 def _check_that_runs_are_kept(settings: Settings) -> None:
-    """Raise PrecompiledError if runs cannot be recorded. A run may then have used the hook without a record."""
+    """Raise PrecompiledError if runs cannot be recorded. Without records, a run may have used the hook."""
     store = checks_store.place(settings)
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):

@@ -290,7 +290,7 @@ def _block(
     whole: Sequence[int] = (),
     none: str,
 ) -> list[str]:
-    """A table of at most ``most`` rows. If it is too wide, the widest text columns are cut, except ``whole``."""
+    """A table of at most ``most`` rows. If the table is too wide, the widest text columns are cut, except ``whole``."""
     if not cells:
         return [none]
     shown = cells[:most] if len(cells) <= most else cells[: max(most - 1, 1)]

@@ -154,7 +154,7 @@ class GraphLookup:
         return program, artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        """Whether a variant's guards hold for this graph. If they hold, add them to Dynamo's guards."""
+        """Add a variant's guards to Dynamo's guards if they hold for this graph. Returns whether they hold."""
         guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
@@ -172,8 +172,8 @@ class GraphLookup:
         self.session.ledger.count(hits=1, saved_s=self.calls.report.saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may repeat an eager run of another graph of this function with this graph. Then this graph
-            # must run eager too, so the dispatch decides for each call.
+            # A checkpoint may repeat an eager run of another graph of this function with this graph. In such a call,
+            # this graph must also run eager, so the dispatch decides for each call.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)

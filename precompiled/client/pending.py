@@ -90,7 +90,8 @@ class Pending:
             self._session.outcomes.note_wait(span_until_now(WAITED, time.perf_counter() - started))
 
     def await_artifact(self, item: Awaited) -> None:
-        """Wait until the artifact is loaded, because a call must not run eager. If none comes, compile the graph now.
+        """Wait until the artifact is loaded, because a call must not run eager. If no artifact comes, compile the graph
+        now.
 
         Raises NotServed if ``require`` is set and no artifact came.
         """

@@ -83,8 +83,8 @@ class RecorderProtocol(Protocol):
 
 
 class ProcessState:
-    """The objects of this process. ``given``: settings from Python code, such as ``enable(mode=...)``. They rank with
-    command-line flags.
+    """The objects of this process. ``given``: settings from Python code, such as ``enable(mode=...)``. Such settings
+    rank with command-line flags.
     """
 
     def __init__(self) -> None:

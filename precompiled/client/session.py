@@ -1,7 +1,7 @@
 """Holds the state of a client process: its settings, store, connection to the daemon, and graphs.
 
 ``current()`` makes the session when Dynamo begins to trace. A fork's child keeps the parent's session and graphs, with
-new locks and threads. It submits a pending graph at the graph's first call.
+new locks and threads. The child submits a pending graph at the graph's first call.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Section = Literal["graph", "inputs", "modes", "configs", "environment"]
 
 
 class InputData(TypedDict, total=False):
-    """One input of a graph. Its fields depend on its kind (torch_internals/graph/input_metadata.py)."""
+    """One input of a graph. An input's fields depend on its kind (torch_internals/graph/input_metadata.py)."""
 
     # A size, an opaque object or a mesh has only one of these fields.
     size: Any

@@ -5,7 +5,7 @@ Markdown for docs/reference/reasons.md, with links that are relative to that pag
 because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. The modules that
 raise errors repeat the codes; tests/core/test_reasons.py compares both.
 
-``outcome`` returns what the client does. It reads no file, because it must work without free descriptors.
+``outcome`` returns what the client does. ``outcome`` reads no file, because it must work without free descriptors.
 """
 
 from __future__ import annotations

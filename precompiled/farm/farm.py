@@ -1,8 +1,8 @@
 """Tracks the farm's jobs and their results, in the helper. driver.py talks to Ray.
 
-A *case* is one job from a courier. It is *waiting* in this process until the farm has a free place, then *out* (on a
-node). A local worker with a free slot may request the same job. The worker gets the job if the case is waiting, or has
-been out for longer than PATIENCE allows. A job that is out is then compiled twice, and the first to publish wins.
+A *case* is one job from a courier. A case is *waiting* in this process until the farm has a free place, then *out* (on
+a node). A local worker with a free slot may request the same job. The worker gets the job if the case is waiting, or
+has been out for longer than PATIENCE allows. A job that is out is then compiled twice, and the first to publish wins.
 """
 
 from __future__ import annotations

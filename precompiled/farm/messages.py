@@ -13,7 +13,7 @@ _LENGTH_BYTES = 8
 
 
 class Request(wire.Message, frozen=True):
-    """To a node: compile this job. Its ``offer`` describes the worker and the time limit."""
+    """To a node: compile this job. ``offer`` describes the worker and the time limit."""
 
     job: wire.Job
 

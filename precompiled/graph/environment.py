@@ -1,8 +1,8 @@
 """Makes a program's section ``environment``: the facts about this interpreter and host that a compile depends on.
 
-Two processes with equal facts may share artifacts. This module starts no process. It does not use torch's hash of its
-sources, which takes 0.7 s per process. Version and commit identify a released build of torch. The sizes and times of
-its compiler's sources identify a build from a checkout.
+Two processes with equal facts may share artifacts. This module starts no process. This module does not use torch's hash
+of its sources, which takes 0.7 s per process. Version and commit identify a released build of torch. The sizes and
+times of its compiler's sources identify a build from a checkout.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # compile's result.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
-# Variables of the C++ compiler. They are in the keys of graphs with values on the CPU.
+# Variables of the C++ compiler. These variables are in the keys of graphs with values on the CPU.
 _KEYED_OF_CPP = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
 # The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Sizes

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Host:
-    """A collector for prometheus_client. It queries the host at each scrape."""
+    """A collector for prometheus_client. The collector queries the host at each scrape."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -71,8 +71,8 @@ class EntrySearch:
         self._counter = 0
         self._audits: bool | None = None  # whether this process audits its packages; None: undecided
         self._read: dict[str, Entry] = {}  # maps a name to the verified entry
-        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They are valid even
-        # if the function's code has changed.
+        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. These entries are
+        # valid even if the function's code has changed.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     def find(self, session: sessions.Session, frame: Frame, looked: FrameSearch) -> tuple[Any, FunctionReport] | None:

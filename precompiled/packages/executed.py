@@ -1,4 +1,4 @@
-"""Finds the functions of the program that have not run. Their bodies have had no effect.
+"""Finds the functions of the program that have not run. The bodies of these functions have had no effect.
 
 CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
 is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,

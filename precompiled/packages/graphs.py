@@ -148,8 +148,8 @@ def _eager_here(kept: ProgramData, program: CaptureState) -> stand_in.StandIn:
 
 
 def program_of(session: sessions.Session, artifact: Artifact) -> ProgramData:
-    """The parsed graph from which an artifact was compiled (program.json.gz). Raises StoreError if the artifact lacks
-    it.
+    """The parsed graph from which an artifact was compiled. Raises StoreError if the artifact lacks
+    ``program.json.gz``.
     """
     data = session.store.read_program(artifact)
     if data is None:

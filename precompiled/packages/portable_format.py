@@ -6,8 +6,8 @@ Grammar::
     member    = "entries/<function>/<digest>.entry"    as in the store (store/package_format.py)
               | "artifacts/<key>.<slot>/<file>"        as in the store (store/artifact_format.py), with manifest.json
 
-``read`` checks the index's own digest, then the size and digest of every member. It returns bytes, and decodes only
-JSON.
+``read`` checks the index's own digest, then the size and digest of every member. ``read`` returns bytes, and decodes
+only JSON.
 
 Version history: 1, first version.
 """

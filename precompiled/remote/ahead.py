@@ -153,7 +153,7 @@ def identity(file: str | None = None) -> str:
     """Return a digest that identifies this program, or the program with the main file ``file``.
 
     The digest covers facts that are known before torch is imported: the main file's text, Python, torch, and the
-    machine. It ignores arguments and imported modules, because a program's list of objects is only a hint.
+    machine. The digest ignores arguments and imported modules, because a program's list of objects is only a hint.
     """
     main = _main() if file is None else _text(file)
     facts = [main, sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]

@@ -28,7 +28,9 @@ BYTES_PER_S = 1 << 20  # the time limit of a large object grows with its size, f
 
 
 class Breaker:
-    """A circuit breaker for requests. It needs no lock: a race between threads causes at most one extra request."""
+    """A circuit breaker for requests. The circuit breaker needs no lock: a race between threads causes at most one
+    extra request.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -233,7 +235,7 @@ class Bucket:
 
 def _written(item: Mapping[str, object]) -> float | None:
     """The time at which an object was written. S3, file systems, Azure, Google and memory:// use different fields for
-    it.
+    this time.
     """
     for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
         value = item.get(name)

@@ -34,7 +34,7 @@ UNSIGNED = "unsigned"
 HEAD_BYTES = 64 << 10  # read first; contains the envelope, and often the whole object
 MAX_ENVELOPE_BYTES = 4096
 MAX_OBJECT_BYTES = 4 << 30
-# Prefix of the signed bytes. It prevents the use of an object's signature for other data.
+# Prefix of the signed bytes. The prefix prevents the use of an object's signature for other data.
 _SIGNED = b"precompiled object\n"
 
 _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9a-f]{64})")

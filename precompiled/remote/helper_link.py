@@ -57,7 +57,7 @@ LOOK_S = 0.05
 # Seconds until a worker repeats its request while the helper starts or the remote has not answered.
 AGAIN_S = 1.0
 SENT_S = 30.0  # seconds for sending a graph to the farm
-# Seconds to wait for a reply, which normally comes at once. If none comes, the worker compiles. The next lease holder
+# Seconds to wait for a reply, which normally comes at once. Without a reply, the worker compiles. The next lease holder
 # may then compile as well.
 TURN_S = 10.0
 USED_S = 0.5  # the longest time in seconds that a process waits at its end
@@ -281,8 +281,8 @@ def put_kernel(root: Path, key: str) -> None:
 def fetch_kernel(root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
     """Whether the helper finds a Triton kernel in the remote, and publishes it in the store.
 
-    ``compiles``: this process has the kernel's turn (store/kernel_turns.py). Then this function waits while another
-    host compiles the kernel. It returns false if the helper sends no answer for ``wait_s`` seconds.
+    ``compiles``: this process has the kernel's turn (store/kernel_turns.py). With the turn, this function waits while
+    another host compiles the kernel. This function returns false if the helper sends no answer for ``wait_s`` seconds.
     """
     question = {"do": "kernel", "key": key, "compiles": compiles}
     found = (answer["found"] for answer in answers(root, question, wait_s=wait_s) if "found" in answer)

@@ -87,7 +87,7 @@ class Claim:
         self._seen: dict[str, tuple[int, int, float, float]] = {}
 
     def look(self) -> Found:
-        """Fetch the key's objects from the remote. If there are none and no other host holds the lease, take it."""
+        """Fetch the key's objects from the remote. Without objects, take the lease if no other host holds it."""
         objects, leases = self._listed()
         if self._fetch(objects):
             return Found.HERE

@@ -48,9 +48,7 @@ class ProgramFetches:
         self._lock = threading.Lock()
 
     def fetch(self, program: str) -> Iterator[dict[str, Any]]:
-        """Fetch the objects that a program used last. Processes of the program that request them meanwhile share the
-        fetch.
-        """
+        """Fetch the objects that a program used last. Other processes of the program share the fetch."""
         if not self._remote.done.wait(self._wait_s) or (there := self._remote.transfer) is None:
             if (problem := self._remote.problem) is not None:
                 yield {"problem": problem.message, "action": problem.action, "code": problem.code}

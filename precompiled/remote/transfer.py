@@ -1,6 +1,6 @@
 """Moves objects between a store and a remote: fetches, verifies and publishes trusted objects, and puts published ones.
 
-Methods raise RemoteError if the remote does not answer. They refuse an untrusted or corrupt object, count it in
+Methods raise RemoteError if the remote does not answer. The methods refuse an untrusted or corrupt object, count it in
 ``counts.refused``, and transfer the other objects.
 """
 
@@ -282,7 +282,7 @@ class Transfer:
 
         - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries
           that need no other artifacts.
-        - ``packages``: whether to put package entries. By default, they are put if ``keys`` is empty.
+        - ``packages``: whether to put package entries (default: only if ``keys`` is empty).
 
         Returns the number of new objects.
         """

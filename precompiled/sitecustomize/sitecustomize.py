@@ -22,8 +22,9 @@ if os.environ.get("PRECOMPILED", "").strip().lower() not in ("0", "00", "false",
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [_entry for _entry in sys.path if os.path.abspath(_entry) != _here]
 
-# This folder and this module are removed, so the import below finds the sitecustomize that Python would have found. Its
-# errors pass through, so `site` reports them as its own. The module lock that this import holds is reentrant.
+# This folder and this module are removed, so the import below finds the sitecustomize that Python would have found.
+# Errors of that sitecustomize pass through, so `site` reports them. The module lock that this import holds is
+# reentrant.
 _self = sys.modules.pop(__name__, None)
 try:
     __import__("sitecustomize")

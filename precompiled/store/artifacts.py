@@ -40,7 +40,7 @@ class Store(StoreWriter):
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """Return all variants of ``key``. Their manifests are checked now. ``read_files`` checks the other files.
+        """Return all variants of ``key``. This method checks the manifests, and ``read_files`` the other files.
 
         The store's own variants come first, by slot, then variants that only a base has. Untimed artifacts come last.
         A corrupt artifact is quarantined and left out. Raises UntrustedStore if another user could have written the

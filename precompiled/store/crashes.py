@@ -26,7 +26,8 @@ from precompiled.store.trees import temporary_name
 
 LOADING, CRASHES = "loading", "crashes"
 LIMIT = 3  # crashes in a row
-# An older file does not count. Its process may have stopped calling the artifact, and ended much later by a signal.
+# An older file does not count. The file's process may have stopped calling the artifact, and ended much later by a
+# signal.
 COUNTS_S = 120.0
 _NAME = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}")
 _MAX_BYTES = 1 << 20

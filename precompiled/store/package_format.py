@@ -60,8 +60,8 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """Facts about an entry, readable without running the entry's code. They contain no times or process ids, so that
-    equal entries have equal bytes.
+    """Facts about an entry, readable without running the entry's code. Without times and process ids, equal entries
+    have equal bytes.
     """
 
     function: str  # the key of the function, which names the directory

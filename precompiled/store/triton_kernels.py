@@ -41,8 +41,8 @@ CORRUPT = "kernel-corrupt"
 
 @dataclass(frozen=True)
 class Header:
-    """The description of a kernel. ``files``: the name and size of each file. It has no times, so that equal kernels
-    have equal bytes.
+    """The description of a kernel. ``files``: the name and size of each file. Without times, descriptions of equal
+    kernels have equal bytes.
     """
 
     key: str

@@ -267,8 +267,8 @@ def _about(graph: dict[str, Any]) -> dict[str, object]:
 def nest_spans(spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Begin and end of each span, adjusted so that a thread's spans nest.
 
-    The times come from two clocks, so a span may seem to outlast its enclosing span by some microseconds. Its end is
-    then cut off.
+    The times come from two clocks, so a span may seem to outlast its enclosing span by some microseconds. The end of
+    such a span is cut off.
     """
     found = list(spans)
     times = [(span.began, span.ended) for span in found]

@@ -1,7 +1,7 @@
 """One capture: a new process of the user's interpreter, in its own session, with limits on time and memory.
 
-A capture is a client: it submits graphs over the daemon's socket like any program. It reports to the watcher by
-datagrams (precompiled/watch/recorder.py). Its output goes to a pipe; an error message shows the last part.
+A capture is a client: it submits graphs over the daemon's socket like any program. The capture reports to the watcher
+by datagrams (precompiled/watch/recorder.py). The capture's output goes to a pipe; an error message shows the last part.
 """
 
 from __future__ import annotations

@@ -356,7 +356,9 @@ class RunningWatch:
 
 
 def store_names(artifacts: Path) -> Callable[[str], set[str]]:
-    """A function that lists a key's file names in ``artifacts``. It reads the directory once, at its first call."""
+    """A function that lists a key's file names in ``artifacts``. The function reads the directory once, at its first
+    call.
+    """
     names: Mapping[str, object] | None = None
 
     def of(key: str) -> set[str]:

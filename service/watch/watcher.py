@@ -82,7 +82,7 @@ class Watcher:
             self._round()
 
     def close(self) -> None:
-        """End the captures. Their jobs go on; the next watcher recaptures the watches that were not complete."""
+        """End the captures. Jobs of captures go on; the next watcher recaptures the watches that were not complete."""
         for watch in self._watches.values():
             watch.close(cancel=False)
         self._hints.close()

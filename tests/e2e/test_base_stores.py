@@ -19,7 +19,7 @@ MLP = {"model": "mlp"}
 
 @pytest.fixture(scope="module")
 def filled(shared_host: Host) -> Host:
-    """A host that has compiled the graphs. Its store is the base store of ``above``."""
+    """A host that has compiled the graphs. This host's store is the base store of ``above``."""
     shared_host.run(MLP)
     return shared_host
 

@@ -1,4 +1,6 @@
-"""Tests of graphs that are compiled in process. Their guards and results must be right, and no error may be printed."""
+"""Tests of graphs that are compiled in process. The graphs' guards and results must be right, and no error may be
+printed.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support_host import Host
 
-# The program makes precompiled treat the store's file system as shared. It then truncates the artifact's libraries. The
-# effect is that of a removal on a network file system: the process loses the pages that it has mapped.
+# The program makes precompiled treat the store's file system as shared. The program then truncates the artifact's
+# libraries. The effect is that of a removal on a network file system: the process loses the pages that it has mapped.
 PROGRAM = """\
 import json, os, sys
 from pathlib import Path

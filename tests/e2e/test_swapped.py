@@ -15,8 +15,8 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "swapped_program.py"
 
 @pytest.mark.integration
 def test_retain_graph_and_double_backward_are_the_same_after_the_swap(served: Host) -> None:
-    """A worker compiles the backward before any call. Its code must not overwrite saved tensors, because a program may
-    retain the graph and call the backward again.
+    """A worker compiles the backward before any call. The compiled backward must not overwrite saved tensors, because a
+    program may retain the graph and call the backward again.
     """
     before, after = served.program(str(PROGRAM)).result()
     assert (before["state"], after["state"]) == ("pending", "compiled")

@@ -1,4 +1,4 @@
-"""Fixtures of this folder. Its tests use the support modules of tests/store and tests/remote, too."""
+"""Fixtures of this folder. The tests of this folder use the support modules of tests/store and tests/remote, too."""
 
 from __future__ import annotations
 

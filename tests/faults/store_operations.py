@@ -315,7 +315,7 @@ class Attempts:
         return ended or f"ended by {status}"
 
     def _run(self, operation: Operation, root: Path) -> str:
-        """How the operation ended in this fork, or a problem."""
+        """Return how the operation ended in this fork, or the problem that it showed."""
         self.plan.armed = 1
         try:
             operation.run(root)

@@ -32,7 +32,9 @@ OPERATIONS = (
 
 
 class FailingCalls:
-    """The process that runs the operations. Its stores are below ``folder``, or in memory, where a sync is free."""
+    """The process that runs the operations. The process's stores are below ``folder``, or in memory, where a sync is
+    free.
+    """
 
     def __init__(self, folder: Path) -> None:
         library, plan = folder / "failing_calls.so", folder / "plan"

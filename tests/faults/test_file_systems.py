@@ -1,6 +1,6 @@
 """Tests of stores on small, full and layered file systems, at unusual paths, locales and umasks.
 
-A store there either works, or refuses with an error. It never contains part of an artifact.
+A store there either works, or refuses with an error. The store never contains part of an artifact.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
     plan = draw(seed)
     counted: collections.Counter[str] = collections.Counter(models=1)
     found = []
-    # Homogeneous programs (programs.py) draw the random numbers of compiled code. Their results differ from eager's, so
-    # only the gradients are checked. All other programs draw eager's random numbers, so results must be equal.
+    # Homogeneous programs (programs.py) draw the random numbers of compiled code. The results of homogeneous programs
+    # differ from eager's, so only the gradients are checked. All other programs draw eager's random numbers, so results
+    # must be equal.
     with contenders.settings(eagers_random_numbers=not plan.homogeneous):
         wanted, eager = contenders.plain(plan), contenders.eager(plan)
         if _is_refused(plan, wanted):

@@ -6,8 +6,8 @@ Three processes run each program:
 - B runs the program again.
 - C runs the program with a changed input.
 
-In each process, the result must equal eager's, or be the same exception. If it differs, another process runs the
-program without packages. A deviation that plain torch.compile has, too, does not count.
+In each process, the result must equal eager's, or be the same exception. If the result differs, another process runs
+the program without packages. A deviation that plain torch.compile has, too, does not count.
 
 Prints a line for each wrong program, and a table at the end. The exit status is 0 if no program is wrong, and otherwise
 1. With ``--self-check`` packages omit some facts, and the status is 0 only if the command finds a wrong program.

@@ -219,7 +219,8 @@ def test_each_kind_of_gpu_has_its_own_workers_and_artifacts(host: Host, tmp_path
     asked = {"index": "1", "other-kind": uuids[2], "same-kind": uuids[0], "other-again": "2,0"}
     found = {}
     for name, visible in asked.items():
-        # The first client starts the daemon. Its CUDA_VISIBLE_DEVICES must not apply to the workers of later clients.
+        # The first client starts the daemon. The first client's CUDA_VISIBLE_DEVICES must not apply to the workers of
+        # later clients.
         found[name] = run(host, "plain", tmp_path / name, CUDA_VISIBLE_DEVICES=visible)
     keys = {name: answer["reports"][0]["key"] for name, answer in found.items()}
     assert keys["index"] == keys["same-kind"] != keys["other-kind"] == keys["other-again"]

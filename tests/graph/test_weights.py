@@ -66,8 +66,8 @@ def test_any_change_of_a_weight_is_detected() -> None:
 
 
 def test_freed_or_moved_memory_is_not_read() -> None:
-    """The check for changed weights runs in a separate thread before a swap. If it read invalid memory, it would crash
-    the program.
+    """The check for changed weights runs in a separate thread before a swap. A read of invalid memory in this thread
+    would crash the program.
     """
     for change in (
         lambda weight: weight.untyped_storage().resize_(0),

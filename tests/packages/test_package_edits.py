@@ -1,8 +1,8 @@
 """Tests that an edited program gives eager's results, and traces nothing if the edit cannot change a trace.
 
-One program runs unedited and records its package. Then it runs with each edit alone, and with random combinations.
-After an edit of CHANGES_NOTHING or RUNS_LATER the program must still use the package. After an edit of COUNTS it must
-not (docs/explanation/packages.md, "After an edit").
+One program runs unedited and records its package. Then the program runs with each edit alone, and with random
+combinations. After an edit of CHANGES_NOTHING or RUNS_LATER the program must still use the package. After an edit of
+COUNTS it must not (docs/explanation/packages.md, "After an edit").
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ USED = (
     "from_a_checkpoint",
     "model_and_optimizer",
 )
-# The second process runs these loops with a change. It traces the step, and its results equal eager's.
+# The second process runs these loops with a change. The second process traces the step, and its results equal eager's.
 TRACED = (
     "another_rate",
     "another_weight_decay",

@@ -5,7 +5,7 @@
 - The third process runs the edited programs without these packages, and records.
 
 All results must equal eager's. If the third process records the same guards and bytecode as the first process, the
-second process must have used the package. If they differ, it must not have used the package.
+second process must have used the package. Otherwise, the second process must not have used the package.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def bfloat16() -> Case:
 
 
 class Observed:
-    """A model, and what one step of it can observe."""
+    """A model, and all results of one step that a program can observe."""
 
     def __init__(self, model: nn.Module, inputs: tuple[torch.Tensor, ...], forward: Callable[..., Any]) -> None:
         self.model, self.forward = model, forward

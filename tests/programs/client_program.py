@@ -1,7 +1,7 @@
 """A program of a user that calls torch.compile while the hook is on, and compares the results with eager.
 
 Usage: client_program.py SPEC. SPEC is a JSON object (see ``main``). With ``"steps_until"`` the program runs steps until
-a file appears. It prints ``@event`` lines, for which tests can wait, and one line of JSON at its end.
+a file appears. The program prints ``@event`` lines, for which tests can wait, and one line of JSON at its end.
 """
 
 from __future__ import annotations

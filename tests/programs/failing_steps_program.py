@@ -72,7 +72,7 @@ def functions() -> Iterator[tuple[Any, str]]:
 
 
 def compiled(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns a compiled function with separate code. Its graph equals the graph of all others."""
+    """Returns a compiled function with separate code. All such functions have equal graphs."""
     scope: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
     exec(f"def function_{number}(x):\n    return torch.mm(x, x)\n", scope)
     return torch.compile(scope[f"function_{number}"])

@@ -1,4 +1,5 @@
-"""A program with two graphs that have the same C++ kernels. It runs one of them compiled, and compares it with eager.
+"""A program with two graphs that have the same C++ kernels. The program compiles and runs one graph, and compares its
+result with eager's.
 
 Arguments: "once" or "twice", the number of matrix products after the last kernel; "unsafe" for other compiler flags.
 """

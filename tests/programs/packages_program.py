@@ -53,7 +53,7 @@ def run(function: Any, calls: Any) -> list[torch.Tensor]:
 
 
 def outcome(function: Any, calls: Any) -> tuple[list[torch.Tensor], str | None]:
-    """Returns the result of ``run`` and None. If it raises, returns an empty list and the exception as text."""
+    """Returns the result of ``run`` and None. If ``run`` raises, returns an empty list and the exception as text."""
     try:
         return run(function, calls), None
     except Exception as error:

@@ -1,4 +1,4 @@
-"""An operator in whose run a program does anything: it raises, sends signals, exits (troubled_program.py)."""
+"""An operator that raises, sends signals or exits when a program runs it (troubled_program.py)."""
 
 from __future__ import annotations
 

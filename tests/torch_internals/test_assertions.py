@@ -153,7 +153,7 @@ def test_assumptions_about_unbacked_inputs_are_asserted_by_the_graph(
     ((module, examples),) = made
 
     def run(tensors: list[torch.Tensor]) -> None:
-        """Call the graph's module. Its input before each tensor may be the size of the tensor."""
+        """Call the graph's module. The module's input before each tensor may be the size of the tensor."""
         left, sizes = list(tensors), [tensor.shape[0] for tensor in tensors]
         module(*(sizes.pop(0) if isinstance(example, torch.SymInt) else left.pop(0) for example in examples))
 

@@ -24,7 +24,8 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Returns a function that writes a distribution and returns its digest. Arguments change lines of its RECORD.
+    """Returns a function that writes a distribution and returns its digest. The arguments change lines of the
+    distribution's RECORD.
 
     Each digest reads all distributions on ``sys.path``, so this Python's own distributions are not on it.
     """

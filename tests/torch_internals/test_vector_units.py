@@ -27,8 +27,8 @@ with config.patch({"cpp.simdlen": 256}):
     print(picked, "/", cpu_vec_isa.pick_vec_isa(), "/", narrow)
 """
 
-# The program is a worker with two jobs. Its search for vector units builds and loads test programs in the first job's
-# store. Meanwhile that store is removed.
+# The program is a worker with two jobs. The worker's search for vector units builds and loads test programs in the
+# first job's store. Meanwhile that store is removed.
 REMOVED = """
 import pathlib, shutil, sys
 from torch._inductor import cpu_vec_isa

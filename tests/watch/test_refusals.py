@@ -306,8 +306,8 @@ def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, ad
 
 @pytest.mark.reason("not-accepted")
 def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A capture cannot retry after its end. If it did not report the failure, the watch would be shown as compiling
-    forever.
+    """A capture cannot retry after its end. If the capture did not report the failure, the watch would be shown as
+    compiling forever.
     """
     monkeypatch.setattr(recorder, "ACCEPT_S", 0.2)
     with (

@@ -76,8 +76,8 @@ def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: 
 
 @pytest.mark.fault("watch")
 def test_invalid_registration_is_set_aside_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An invalid record may come from an earlier version. If the registry kept it, it would end the watcher at each
-    start.
+    """An invalid record may come from an earlier version. If the registry kept the record, the record would end the
+    watcher at each start.
     """
     registry = Registry(tmp_path)
     registry.save("bad", Record(registration()))

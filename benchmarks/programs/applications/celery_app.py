@@ -1,4 +1,4 @@
-"""Defines a Celery application whose tasks call a compiled model. Its broker and results are folders."""
+"""Defines a Celery application whose tasks call a compiled model. The application's broker and results are folders."""
 
 import importlib
 import os

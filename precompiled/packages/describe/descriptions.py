@@ -85,8 +85,8 @@ class Descriptions:
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        ``before`` has the functions that had not run when the entry was recorded and have not run in this process, with
-        the entry's digests.
+        ``before`` has the entry's digests of functions that have not run, neither before the entry was recorded nor in
+        this process.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}
@@ -280,8 +280,8 @@ class Descriptions:
         """Describe a function's name, code, defaults, and the values in its closure.
 
         ``owner``: the class in whose description the function occurs as a method, if any. A method that calls
-        ``super()`` closes over its class. Its description has a mark in place of the class. Otherwise a description
-        would depend on whether it began at the class or at the method.
+        ``super()`` closes over its class. The method's description has a mark in place of the class. Otherwise a
+        description would depend on whether it began at the class or at the method.
         """
         key = (id(function), owner)
         known = self._functions.get(key)

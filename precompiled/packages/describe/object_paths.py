@@ -16,8 +16,8 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
-# The type of a function under functools.lru_cache, which is in C. Its attribute ``__wrapped__`` is the original
-# function.
+# The type of a function under functools.lru_cache, which is in C. The attribute ``__wrapped__`` of such a function is
+# the original function.
 _CACHE = type(functools.lru_cache(lambda: None))
 
 

@@ -1,6 +1,6 @@
 """Hooks into Dynamo at frames for which Dynamo has no code.
 
-The hook looks up a package for the frame. If none fits, Dynamo traces the frame and the hook records the trace.
+The hook looks up a package for the frame. If no package fits, Dynamo traces the frame, and the hook records the trace.
 
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
 This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts.

@@ -220,7 +220,7 @@ def _place(guard: Guard) -> str:
 
 
 def quick_fingerprint(value: object) -> str:
-    """A cheap fingerprint of a local. It rules out most entries for other calls."""
+    """A cheap fingerprint of a local. This fingerprint rules out most entries for other calls."""
     if isinstance(value, torch.Tensor):
         return f"{value_facts.kind_of(value).__qualname__} {value.dtype} {value.dim()}"
     if isinstance(value, types.FunctionType):

@@ -170,8 +170,8 @@ def _imported(code: types.CodeType) -> set[str]:
 def _leads_elsewhere(value: Any) -> str | None:
     """Return a phrase for ``value`` if code can get undescribed values from it; else None.
 
-    Code can get undescribed values from a module, from an impure object of Python's or torch's (``os.getenv``, a path,
-    a lock), and from a memo, whose function does not run if the result is cached.
+    Three kinds of objects give code such values: a module, an impure object of Python's or torch's (``os.getenv``, a
+    path, a lock), and a memo. If a memo has cached the result, its function does not run.
     """
     if type(value) is types.ModuleType:
         return None if value.__name__ in _PURE else f"the module {value.__name__}"

@@ -1,10 +1,10 @@
 """Keeps Dynamo's history of sizes and numbers complete if an entry replaces a trace.
 
 A trace notes each size, int and float that it reads (torch/_dynamo/pgo.py). If a later trace reads a different value,
-it turns the value into a symbol. If a package replaces the first trace, the history is missing. Then the second trace
-has different graphs, or even different errors, than without packages. So an entry stores the names of the sizes and
-numbers that its trace read. A call that uses the entry keeps its values of these names. The next trace first adds
-these values to the history, then its own.
+it turns the value into a symbol. If a package replaces the first trace, the history is missing. Without the history,
+the second trace has different graphs, or even different errors, than without packages. So an entry stores the names of
+the sizes and numbers that its trace read. A call that uses the entry keeps its values of these names. The next trace
+first adds these values to the history, then its own.
 
 Until that trace, this file keeps the values: the keys of torch's table (file, line, closure) belong to traced code.
 

@@ -334,7 +334,9 @@ def _called(original: Callable[..., object], now: Callable[[], TraceLog | None])
 
 
 def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Record a function under assume_constant_result. Its result has no guard, so a later process calls it."""
+    """Record a function under assume_constant_result. The function's result has no guard, so a later process calls the
+    function.
+    """
 
     def invoke_and_store_as_constant(tx: object, fn: Any, name: str, args: object, kwargs: object) -> object:
         noted = now()

@@ -1,7 +1,7 @@
 """Records the parts of an entry while Dynamo traces a frame.
 
 ``CheckFunctionManager.serialize_guards`` is the only place where Dynamo holds all guards, their values and the
-expressions of symbolic sizes (``save_guards``). So this file reads all of these in that function. It notes facts
+expressions of symbolic sizes (``save_guards``). So this file reads all of these in that function. This file notes facts
 without a guard earlier: the code that each attempt reached, and the values that it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},

@@ -364,8 +364,8 @@ def check_code(code: types.CodeType) -> None:
     - A set of texts has a different order in each process.
     - Reads of a storage have no guard.
 
-    The standard library and torch are exempt. They use such numbers as keys of memos (inspect.unwrap, copy), and
-    descriptions cover the identity of objects (Descriptions.number).
+    The standard library and torch are exempt. The library uses such numbers as keys of memos (inspect.unwrap, copy),
+    and descriptions cover the identity of objects (Descriptions.number).
     """
     if is_standard(code.co_filename) or files.is_torchs(code.co_filename):
         return

@@ -71,7 +71,8 @@ class _Runtime:
         self._parallel = library.GOMP_parallel  # LLVM's and Intel's runtimes have this function too
         self._parallel.restype = None
         self._cores = library.omp_get_num_procs
-        # Runtimes older than OpenMP 5.0 lack this function. Their teams end shortly after the leading thread.
+        # Runtimes older than OpenMP 5.0 lack this function. Teams of these runtimes end shortly after the leading
+        # thread.
         self._pause = getattr(library, "omp_pause_resource_all", None)
         self._nothing = ctypes.CDLL(None).free  # called with a null pointer: a C function that any thread may call
 

@@ -60,7 +60,7 @@ class KernelLookupProtocol(Protocol):
     with_texts: bool
 
     def find(self, key: str, *, in_turn: bool) -> tuple[dict[str, bytes] | None, KernelTurn | None]:
-        """The files of a kernel. If there are none, the turn to compile the kernel, or None to compile without."""
+        """The files of a kernel. If none exist, the turn to compile the kernel, or None to compile without a turn."""
 
     def publish(self, key: str, name: str, files: dict[str, bytes]) -> None:
         """Publish a kernel that this process has compiled."""

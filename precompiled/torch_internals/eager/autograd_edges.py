@@ -204,8 +204,8 @@ def run_between(
 
     ``positions`` come from ``differentiable``, and ``apart`` from ``without_gradient``. ``last`` are the outputs that
     no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the backward would
-    continue into their history without a gradient. For the state of a recurrent network, the history is the previous
-    step, whose graph is already freed.
+    continue, without a gradient, into the history of these inputs. For the state of a recurrent network, the history is
+    the previous step, whose graph is already freed.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
     inner, histories = _inside(taken, positions)

@@ -11,8 +11,8 @@ torch's slack is an absolute 1e-5. Here, the slack grows with the values: it is 
 the mean magnitude. So if the mean difference of eager and compiled code is below the slack, the rule holds for every
 reference, and none is computed.
 
-Integers and booleans have no rounding of their own, but a rounded value may decide them (``argmax``). Their error is
-the share of elements that differ from the reference, and their slack is 1 %.
+Integers and booleans have no rounding of their own, but a rounded value may decide them (``argmax``). The error of such
+values is the share of elements that differ from the reference, and the slack is 1 %.
 
 Private names: torch.testing._comparison.default_tolerances. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -50,7 +50,8 @@ class Difference:
 def difference(what: str, eager: Any, compiled: Any, reference: Callable[[], Any]) -> Difference | None:
     """Compare one result. ``what`` names it. Returns None if the compiled result is right.
 
-    ``reference`` returns the result of eager code in a wider type. It is only called in doubt. It may raise Undecided.
+    ``reference`` returns the result of eager code in a wider type. ``reference`` is only called if the results differ
+    by more than rounding, and may raise Undecided.
     """
     if not isinstance(eager, torch.Tensor) or not isinstance(compiled, torch.Tensor):
         return _of_other_values(what, eager, compiled)

@@ -42,7 +42,7 @@ def _records(package: str) -> Iterator[list[str]]:
     names = [package]
     try:
         metadata.distribution(package)
-    # The distribution's name differs from the package's name. packages_distributions() is slower than the first try.
+    # The distribution's name differs from the package's name, so use the slower packages_distributions().
     except metadata.PackageNotFoundError:
         names = sorted(set(metadata.packages_distributions().get(package, ())))
     for name in names:

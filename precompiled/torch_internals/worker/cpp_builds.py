@@ -144,8 +144,8 @@ def _header(header: str, command_line: str = "", *arguments: object, **options: 
     worker may outlive the files in scratch.
 
     Builds that differ only in the extra flags of their own file share one header. Torch would include these flags in
-    the header's name: from 2.13 on it pops ``extra_flags``, but the name still contains them. A second header would
-    cost seconds of a core and 150 MB.
+    the header's name, even in 2.13 and later, where torch pops ``extra_flags``. A second header would cost seconds of a
+    core and 150 MB.
     """
     own = " ".join(options.pop("extra_flags", ()))  # joined as torch joins them
     arguments = (command_line.replace(own, "", 1), *arguments)

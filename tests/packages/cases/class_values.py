@@ -133,8 +133,8 @@ case(
     TRACED,
 )
 
-# The enums of transformers have a method `_missing_` like this one. Its body names only the class and a builtin, and no
-# trace reads either of them.
+# The enums of transformers have a method `_missing_` like this one. The method's body names only the class and a
+# builtin, and no trace reads either of them.
 ENUM_OF_TEXTS = """
 class Kind(str, enum.Enum):
     @classmethod

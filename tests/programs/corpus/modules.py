@@ -1,4 +1,4 @@
-"""Classes and functions for rows of the corpus. They are in a module because a worker must import them."""
+"""Classes and functions for rows of the corpus, in a module that a worker can import."""
 
 from __future__ import annotations
 
