@@ -100,12 +100,11 @@ class Cli(Group):
         elif args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         old, args = tree.replace_old_name(args)
-        if old and sys.stderr.isatty() and not ctx.resilient_parsing:
+        if old and not ctx.resilient_parsing:
             new = tree.RENAMED[old]
-            note = (
-                f"precompiled: `precompiled {old}` is now `precompiled {new}`. The next version removes the old name."
+            click.echo(
+                f"precompiled: `{old}` is now `{new}`. Version {tree.REMOVED_IN} removes the old name.", err=True
             )
-            click.echo(note, err=True)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

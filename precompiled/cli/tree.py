@@ -70,7 +70,8 @@ COMMANDS = {
     "tools package": "cli.package",
     "tools completion": "cli.completion",
 }
-# Maps each old name (of versions up to 0.1) to the new name. Old names work in one more version.
+REMOVED_IN = "0.2"  # the version that removes the old names
+# Maps each old name (of versions up to 0.1) to the new name.
 RENAMED = {
     "start": "daemon start",
     "stop": "daemon stop",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -13,6 +11,7 @@ from support_cli import answer, invoke
 
 from precompiled.cli import tree
 from precompiled.cli.app import Command, Group, cli
+from precompiled.version import VERSION
 
 GROUPS = ["", *tree.GROUPS]
 
@@ -42,7 +41,7 @@ def test_an_old_name_runs_the_command_of_its_new_name(old: str) -> None:
     assert command is new or (isinstance(command, Group) and isinstance(new, Group) and command.path == new.path)
     assert old.split(maxsplit=1)[0] not in tree.children(""), "the old name is not listed"
     shown = invoke(*old.split(), "--help")
-    assert shown.exit_code == 0 and shown.output == invoke(*tree.RENAMED[old].split(), "--help").output
+    assert shown.exit_code == 0 and shown.stdout == invoke(*tree.RENAMED[old].split(), "--help").stdout
 
 
 def test_an_old_name_has_the_same_options_and_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -140,19 +139,26 @@ def test_the_notebook_magic_suggests_the_nearest_name(capsys: pytest.CaptureFixt
 )
 def test_help_and_version_are_commands_too(words: str, same: str) -> None:
     result = invoke(*words.split())
-    assert (result.exit_code, result.output) == (0, invoke(*same.split()).output)
+    assert (result.exit_code, result.stdout) == (0, invoke(*same.split()).stdout)
 
 
-def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:
-    assert invoke("completion", "bash").stderr == ""
-    code = "import sys; sys.stderr.isatty = lambda: True; from precompiled.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "completion", "bash"], capture_output=True, text=True, check=True, timeout=120
+def test_an_old_name_prints_a_notice_on_stderr_only() -> None:
+    old, new = invoke("completion", "bash", "--json"), invoke("tools", "completion", "bash", "--json")
+    assert old.stdout == new.stdout and new.stderr == ""
+    assert old.stderr == "precompiled: `completion` is now `tools completion`. Version 0.2 removes the old name.\n"
+    assert invoke("package", "inspect", "--help").stderr.startswith(
+        "precompiled: `package inspect` is now `tools package`."
     )
-    assert done.stderr == (
-        "precompiled: `precompiled completion` is now `precompiled tools completion`. The next version removes the old "
-        "name.\n"
-    )
+
+
+def test_the_version_that_removes_old_names_is_not_released() -> None:
+    """The release of this version must remove RENAMED, so that no notice names a past version."""
+    assert tuple(map(int, VERSION.split(".")[:2])) < tuple(map(int, tree.REMOVED_IN.split(".")))
+
+
+def test_completion_below_an_old_name_prints_no_notice(capfd: pytest.CaptureFixture[str]) -> None:
+    items = ShellComplete(cli, {}, "precompiled", "_C").get_completions(["keys"], "t")
+    assert [item.value for item in items] == ["trust"] and capfd.readouterr() == ("", "")
 
 
 # ---------------------------------------------------------------- completion of words
@@ -164,7 +170,6 @@ def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:
         ([], "", tree.children("")),
         (["cache"], "s", ["show", "stats", "size"]),
         (["remote", "keys"], "t", ["trust"]),
-        (["keys"], "t", ["trust"]),
         (["config", "set"], "wai", ["wait_s"]),
         (["explain"], "no-dae", ["no-daemon"]),
     ],
