@@ -3,6 +3,7 @@
 - without an argument, ``--run``: the graphs of a run (cli/runs.py)
 - ``KEY``, ``--newest``: one graph, compared with the nearest graph in the store (nearest.py)
 - ``FUNCTION``: the traces of one function (functions.py)
+- ``FILE``, or the name of a program: the newest run of the program
 - ``WORD``: a code of core/reasons.tsv, or a state of state_words.py
 """
 
@@ -41,17 +42,19 @@ TITLES = {
 }
 
 
-def _words_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Shell completion of words and keys. Omits functions, because finding them would require reading all packages."""
+def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Shell completion of words, keys and programs. Omits functions, because finding them would require reading all
+    packages.
+    """
     return [word for word in (*read_reasons(), *STATE_WORDS) if word.startswith(begun)] + (
-        complete_key(context, begun) if begun else []
+        [*complete_key(context, begun), *runs.complete_program(context, begun)] if begun else []
     )
 
 
 @command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
-@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|WORD]", shell_complete=_words_and_keys)
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|FILE|WORD]", shell_complete=_complete)
 @click.option("--newest", is_flag=True, help="Explain the newest graph of any program.")
-@click.option("--run", metavar="NAME", help="Explain all graphs of a run, rank by rank. `last` is your last run.")
+@click.option("--run", metavar="NAME", help="Explain a run, rank by rank: NAME is a run, a program, or `last`.")
 @all_option("Print all lines on a terminal, too.")
 def explain_command(
     out: Output, settings: Settings, prefix: str | None, newest: bool, run: str | None, show_all: bool
@@ -63,19 +66,22 @@ def explain_command(
               graph in the store (four digits of the KEY are enough)
     FUNCTION  why a function such as `model.Net.forward` was traced again, with
               the guard that failed and its source line
+    FILE      the newest run of a program such as `train.py`
     WORD      what a reason such as `no-daemon` or a state such as `bypassed`
               means, and what to do
     """
     given = [prefix is not None, newest, run is not None].count(True)
     if given > 1:
-        raise click.UsageError("Give only one of KEY, FUNCTION, WORD, --newest and --run")
+        raise click.UsageError("Give only one of KEY, FUNCTION, FILE, WORD, --newest and --run")
     run = run if given else "last"
     rest = "" if show_all else ALL_SHOWS
-    if run is not None:
-        out.result(*runs.explain(settings, run), rest)
-        return
     # Codes and states are not hexadecimal, so none is a prefix of a key.
     if prefix is not None and _explain_word(out, prefix):
+        return
+    if prefix is not None and runs.names_run(settings, prefix):
+        run = prefix
+    if run is not None:
+        out.result(*runs.explain(settings, run), rest)
         return
     store = open_store(settings)
     kepts = Kepts(store)
@@ -128,7 +134,8 @@ def _function(store: Store, name: str) -> dict[str, object]:
             raise
         alike = closest(name, [*read_reasons(), *STATE_WORDS])
         raise StoreError(
-            f"{name!r} is neither a key, a reason's code, a state nor a function with a package in {store.root}",
+            f"{name!r} is neither a key, a reason's code, a state, a program with a run, nor a function with a package "
+            f"in {store.root}",
             f"Did you mean {alike!r}?" if alike else error.action,
             code="no-such-function",
         ) from None

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from precompiled.cli.output import SHOWN_DIGITS
+from precompiled.core.config import Settings, load
 from precompiled.core.errors import PrecompiledError, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
@@ -88,12 +89,20 @@ def _own(store: Store) -> set[str]:
     return {name.partition(".")[0] for name in store.names()}
 
 
+def completion_settings(ctx: click.Context) -> Settings | None:
+    """The settings for a shell completion; None if they are invalid."""
+    try:
+        return load({"cache_dir": ctx.params.get("cache_dir")})
+    except PrecompiledError:
+        return None
+
+
 def complete_key(ctx: click.Context, incomplete: str) -> list[str]:
     """Shell completion: keys of the store, as `cache ls` shows them."""
-    from precompiled.core import config
-
+    settings = completion_settings(ctx)
+    if settings is None:
+        return []
     try:
-        settings = config.load({"cache_dir": ctx.params.get("cache_dir")})
         keys = Store(settings.cache_dir, settings.base).keys()
     except (PrecompiledError, OSError):
         return []

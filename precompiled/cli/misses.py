@@ -6,7 +6,6 @@ miss.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ from precompiled.core.spans import WAITED
 from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
+from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
 from precompiled.store.run_records import Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
 
@@ -54,6 +54,8 @@ class Miss:
     ranks: list[int]
     waited_s: float = 0.0  # seconds for which the program was blocked
     eager_s: float = 0.0  # seconds for which the graph ran eager until the swap
+    worker_start_s: float = 0.0  # seconds for which the compile waited for the start of its worker
+    queue_s: float = 0.0  # seconds for which the compile waited in the daemon's queue
     compile_s: float = 0.0  # seconds that the compile took in a worker
     became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
@@ -76,12 +78,14 @@ class Miss:
     def cost(self) -> str:
         parts = [
             f"{what} {human_seconds(seconds)}"
-            for what, seconds in (
-                ("eager for", self.eager_s),
-                ("the program waited", self.waited_s),
-                ("compile", self.compile_s),
+            for what, seconds, least in (
+                ("eager for", self.eager_s, 0.05),
+                ("the program waited", self.waited_s, 0.05),
+                ("start of a worker", self.worker_start_s, 0.2),
+                ("queue", self.queue_s, 0.2),
+                ("compile", self.compile_s, 0.05),
             )
-            if seconds >= 0.05
+            if seconds >= least
         ]
         if 0 < self.eager_s + self.waited_s < self.compile_s:
             parts[-1] += ", begun before this run needed it"
@@ -138,6 +142,7 @@ def summary(settings: Settings, run: Run) -> Summary:
     found = Summary()
     pending = PendingCauses(settings)
     kepts: Kepts | None = None
+    jobs: JobIndex | None = None
     by_name: dict[tuple[str, str, str], Miss] = {}
     for process in run.processes:
         traced = traces(process)
@@ -167,7 +172,9 @@ def summary(settings: Settings, run: Run) -> Summary:
                     is_pending=became == "pending",
                     since=_since(kepts, graph) or pending.explain(process, graph) if became == "pending" else "",
                 )
-            _add(by_name[name], process, graph)
+            if jobs is None and graph.get("source") == "swap":
+                jobs = JobIndex(workers(settings.cache_dir))
+            _add(by_name[name], process, graph, jobs)
     found.misses = list(by_name.values())
     found.edited = _edited(settings, run)
     found.is_new = next(_before(settings, run), None) is None
@@ -190,12 +197,17 @@ def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
     return f"the compile has failed since ({failed})" if failed else ""
 
 
-def _add(miss: Miss, process: RunProcess, graph: dict[str, Any]) -> None:
+def _add(miss: Miss, process: RunProcess, graph: dict[str, Any], jobs: JobIndex | None) -> None:
     miss.ranks.append(process.rank)
     miss.waited_s = max(miss.waited_s, waited_s(graph))
     if graph.get("source") == "swap":
         miss.eager_s = max(miss.eager_s, eager_s(process, graph))
         miss.compile_s = max(miss.compile_s, graph.get("compile_s", 0.0))
+        needed = next((span.began for span in spans_of(graph) if span.what == "submit"), None)
+        job = jobs.of(graph) if jobs is not None and needed is not None else None
+        if job is not None and needed is not None:
+            start_s, queue_s = waits(*job, needed)
+            miss.worker_start_s, miss.queue_s = max(miss.worker_start_s, start_s), max(miss.queue_s, queue_s)
 
 
 def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> list[Cause]:
@@ -220,12 +232,7 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
 
 def _files(process: RunProcess) -> Sequence[str]:
     """The program's main file, if its command names one, and the files that the process has recorded."""
-    return [*_main_files(process), *process.files]
-
-
-def _main_files(process: RunProcess) -> list[str]:
-    paths = (os.path.join(process.directory, word) for word in process.argv[1:] if word.endswith(".py"))
-    return list(paths)[:1]
+    return [*filter(None, [process.main_file]), *process.files]
 
 
 def _edited(settings: Settings, run: Run) -> list[str]:
@@ -237,13 +244,6 @@ def _edited(settings: Settings, run: Run) -> list[str]:
 
 def _before(settings: Settings, run: Run) -> Iterator[RunProcess]:
     """The first processes of the program's earlier runs, newest first."""
-    wanted = _program(run.processes[0])
     for other in runs(settings.cache_dir):
-        if other.began < run.began and _program(other.processes[0]) == wanted:
+        if other.began < run.began and other.processes[0].identity == run.processes[0].identity:
             yield other.processes[0]
-
-
-def _program(process: RunProcess) -> tuple[str, ...]:
-    """The main file's path if the command names one. If not, the program's name and directory."""
-    main = _main_files(process)
-    return (os.path.normpath(main[0]),) if main else (process.program, process.directory)

@@ -7,12 +7,14 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import click
 
 from precompiled.cli import checks_store, misses, outcomes
 from precompiled.cli.checks_daemon import existing_parent
+from precompiled.cli.key_prefixes import completion_settings
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, shortened, table
 from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.core.check import Check
@@ -128,19 +130,48 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
 
 
 def find_run(settings: Settings, name: str) -> Run:
-    """The run with this name, or the last run for "last". Raises PrecompiledError if there is none."""
+    """The run with this name, the newest run of the program with this name or path, or the last run for "last".
+
+    Raises PrecompiledError if there is none.
+    """
     known = runs(settings.cache_dir)
-    found = next((run for run in known if name in ("last", run.name)), None)
+    by_name = (run for run in known if name in ("last", run.name))
+    path = os.path.realpath(name)
+    by_path = (run for run in known if (main := run.processes[0].main_file) and os.path.realpath(main) == path)
+    by_program = (run for run in known if name == run.processes[0].program)
+    found = next((run for run in chain(by_name, by_path, by_program)), None)
     if not known:
         _check_that_runs_are_kept(settings)
     if found is None:
+        programs = ", ".join(list(dict.fromkeys(run.processes[0].program for run in known))[:MAX_SHOWN])
         names = ", ".join(f"{run.name} ({run.processes[0].program})" for run in known[:5])
+        is_file = looks_like_file(name)
         raise PrecompiledError(
-            f"there is no run {name!r}" if known else "no run has used the hook yet",
-            f"The last runs are {names}" if known else "Run a program first: `precompiled run -- python train.py`",
+            f"there is no run {'of ' if is_file else ''}{name!r}" if known else "no run has used the hook yet",
+            (f"The programs with runs are {programs}" if is_file else f"The last runs are {names}")
+            if known
+            else "Run a program first: `precompiled run -- python train.py`",
             code="no-such-run",
         )
     return found
+
+
+def looks_like_file(text: str) -> bool:
+    """Whether an argument is the path of a program, and no run's name."""
+    return os.sep in text or text.endswith((".py", ".ipynb"))
+
+
+def names_run(settings: Settings, text: str) -> bool:
+    """Whether an argument of `explain` is a program's path, or the name of a run or of a program with a run."""
+    known = runs(settings.cache_dir)
+    return looks_like_file(text) or any(text in (run.name, run.processes[0].program) for run in known)
+
+
+def complete_program(ctx: click.Context, begun: str) -> list[str]:
+    """Shell completion: names of programs with runs."""
+    settings = completion_settings(ctx)
+    known = runs(settings.cache_dir) if settings is not None else []
+    return list(dict.fromkeys(name for run in known if (name := run.processes[0].program).startswith(begun)))
 
 
 def _check_that_runs_are_kept(settings: Settings) -> None:

@@ -42,7 +42,7 @@ SECTIONS = {
 
 
 @command("stats", examples=["precompiled cache stats", "precompiled cache stats --run last"])
-@click.option("--run", metavar="NAME", help="Count for one run, rank by rank. `last` is your last run.")
+@click.option("--run", metavar="NAME", help="Count for one run, rank by rank: NAME is a run, a program, or `last`.")
 @all_option("Also show counters that are 0.")
 @timeout_option(ANSWER_TIMEOUT_S)
 def stats_command(out: Output, settings: Settings, run: str | None, show_all: bool, timeout: float) -> int:

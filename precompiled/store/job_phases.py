@@ -19,20 +19,22 @@ last write counts as the job's end.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from precompiled.core.errors import StoreError
 from precompiled.core.files import process_start
 from precompiled.core.spans import Span, span_until_now
 from precompiled.core.words import format_count, human_seconds
 from precompiled.store import lines, trust
-from precompiled.store.run_records import start_of
+from precompiled.store.run_records import spans_of, start_of
 
 log = logging.getLogger("precompiled")
 
@@ -103,6 +105,39 @@ class UnderWay:
         built, all_kernels = self.kernels
         kernels = f", {built:,} of {format_count(all_kernels, 'kernel')}" if all_kernels else ""
         return of + (f", {self.phase}" if self.phase else "") + kernels
+
+
+class JobIndex:
+    """Finds the jobs of graphs among the jobs of ``workers``."""
+
+    def __init__(self, workers: Iterable[RecordedWorker]) -> None:
+        # Maps each id and each key to its jobs. Ids and keys have different formats.
+        self._found: dict[str, list[tuple[RecordedJob, RecordedWorker]]] = {}
+        for worker in workers:
+            for job in worker.jobs:
+                for name in (job.id, job.key):
+                    self._found.setdefault(name, []).append((job, worker))
+
+    def of(self, graph: Mapping[str, Any]) -> tuple[RecordedJob, RecordedWorker] | None:
+        """The job whose artifact a graph runs, and its worker: the graph's own job, or the last job with its key before
+        its load.
+        """
+        loaded = max((span.began for span in spans_of(graph) if span.what == "load"), default=math.inf)
+        # Several jobs have one id if a worker died or another host held the lease.
+        own = self._found.get(graph["id"])
+        same = [
+            (job, worker)
+            for job, worker in self._found.get(graph.get("key", ""), ())
+            if job.outcome not in ("failed", "parked", LOST) and job.began <= loaded
+        ]
+        return max(own or same, key=lambda found: found[0].began, default=None)
+
+
+def waits(job: RecordedJob, worker: RecordedWorker, since: float) -> tuple[float, float]:
+    """The seconds from ``since`` to the begin of a job: for the start of its worker, and else in the daemon's queue."""
+    began = max(job.queued, since)
+    start_s = max(0.0, min(worker.ready, job.began) - max(worker.launched, began))
+    return start_s, max(0.0, job.began - began - start_s)
 
 
 class JobRecord:

@@ -90,6 +90,17 @@ class RunProcess:
     is_worker: bool = False  # whether a library started the process for the program (DataLoader, pytest-xdist)
 
     @property
+    def main_file(self) -> str:
+        """The path of the first Python file that the command names; "" if none."""
+        name = next((word for word in self.argv[1:] if word.endswith(".py")), "")
+        return os.path.normpath(os.path.join(self.directory, name)) if name else ""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What the program's runs have in common: the main file, else the program's name and directory."""
+        return (self.main_file,) if self.main_file else (self.program, self.directory)
+
+    @property
     def since(self) -> float:
         """The time at which the process was started, for display. For a fork, the time of its first graph."""
         return self.launched or self.began

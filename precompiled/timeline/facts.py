@@ -10,7 +10,7 @@ from typing import Any
 
 from precompiled.core.spans import IN_PROCESS, SECOND_CALL, Span
 from precompiled.store import job_phases, run_records
-from precompiled.store.job_phases import RecordedJob, RecordedWorker
+from precompiled.store.job_phases import JobIndex, RecordedJob, RecordedWorker
 from precompiled.store.requests import RemoteRequest, requests
 from precompiled.store.run_records import RunProcess
 
@@ -23,7 +23,8 @@ class Facts:
     """The facts of one period.
 
     ``began`` and ``now`` limit the period, in seconds since the epoch. ``traces`` has the seconds of Dynamo's last
-    trace of each frame, by the frame's name, from all known runs.
+    trace of each frame, by the frame's name, from all known runs. ``new`` has the identities of the programs without an
+    earlier run.
     """
 
     began: float
@@ -32,28 +33,16 @@ class Facts:
     workers: list[RecordedWorker]
     traces: dict[str, float]
     requests: list[RemoteRequest] = field(default_factory=list)
+    new: frozenset[tuple[str, ...]] = frozenset()
 
     def job_of(self, graph: dict[str, Any]) -> RecordedJob | None:
-        """The job whose artifact a graph runs: the graph's own job, or the last job with its key before its load."""
-        loaded = max((span.began for span in run_records.spans_of(graph) if span.what == LOAD), default=self.now)
-        # Several jobs have one id if a worker died or another host held the lease.
-        own = self._jobs.get(graph["id"])
-        same = [
-            job
-            for job in self._jobs.get(graph.get("key", ""), ())
-            if job.outcome not in ("failed", "parked", job_phases.LOST) and job.began <= loaded
-        ]
-        return max(own or same, key=lambda job: job.began, default=None)
+        """The job whose artifact a graph runs."""
+        found = self._jobs.of(graph)
+        return found[0] if found is not None else None
 
     @cached_property
-    def _jobs(self) -> dict[str, list[RecordedJob]]:
-        """Map each id and each key to its jobs. Ids and keys have different formats."""
-        found: dict[str, list[RecordedJob]] = {}
-        for worker in self.workers:
-            for job in worker.jobs:
-                for name in (job.id, job.key):
-                    found.setdefault(name, []).append(job)
-        return found
+    def _jobs(self) -> JobIndex:
+        return JobIndex(self.workers)
 
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], bool] = lambda process: True) -> Facts:
@@ -66,7 +55,9 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], 
         mine = [job for job in worker.jobs if (job.ended or now) >= since]
         if mine:
             workers.append(replace(worker, jobs=mine))
-    return Facts(since, now, processes, workers, traces, requests(root, since))
+    earlier = {process.identity for process in known if process.began < since}
+    new = frozenset(process.identity for process in processes if process.identity not in earlier)
+    return Facts(since, now, processes, workers, traces, requests(root, since), new)
 
 
 def end_of(process: RunProcess, now: float) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 import psutil
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from support_artifacts import publish_artifact
 from support_cli import answer
@@ -25,6 +26,7 @@ from support_programs import ARGS, NODES, changed, everything, put
 
 from precompiled.cli import checks_store, misses
 from precompiled.cli import runs as shown
+from precompiled.cli.app import cli
 from precompiled.cli.nearest import Kepts
 from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.client import run_recorder as client_runs
@@ -376,6 +378,27 @@ def test_time_in_wait_is_not_counted_as_eager(tmp_path: Path) -> None:
     assert "it cost 1.0 s of eager code until the last swap, 4.0 s of waiting and 20.0 s in precompiled.wait()" in text
 
 
+@pytest.mark.parametrize("id", ["s", "of another process"])
+def test_the_time_before_a_compile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
+    """A graph may join the job of another process, which has the same key."""
+    tmp_path.chmod(0o700)
+    spans = [Span("submit", 100.0, 0.5, 1), Span("load", 108.0, 0.1, 2)]
+    graph = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=8.1, compile_s=3.5, spans=spans)
+    recorded(tmp_path, "run", graph, files={})
+    job = job_phases.RecordedJob(id, "bb", "g [1/0]", 1, 100.2, 104.4, 107.9, "published")
+    worker = job_phases.RecordedWorker(7, "", 100.3, 104.1, [job])
+    monkeypatch.setattr(misses, "workers", lambda root: [worker])
+    document, show = shown.explain(config.load({"cache_dir": tmp_path}), "run")
+    (miss,) = document["misses"]
+    assert (miss["worker_start_s"], miss["queue_s"]) == (pytest.approx(3.8), pytest.approx(0.4))
+    said = "eager for 7.6 s, the program waited 0.5 s, start of a worker 3.8 s, queue 0.4 s, compile 3.5 s"
+    assert f"g [1/0] bb: {said}\n" in CliRunner().invoke(_command(show)).output
+    assert job_phases.waits(job, worker, 104.0) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert job_phases.waits(job, worker, 105.0) == (0.0, 0.0), "the compile began before the graph was needed"
+    worker.launched, worker.ready = 10.0, 12.0
+    assert job_phases.waits(job, worker, 100.0) == (0.0, pytest.approx(4.2)), "the worker ran another job first"
+
+
 def test_a_graph_that_is_pending_at_the_end_has_a_cause(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path, "runtime_dir": tmp_path / "run"})
@@ -427,6 +450,38 @@ def test_causes_are_counted() -> None:
     graphs = [miss(size), miss(size), miss(became="eager (key-quarantined)")]
     summary = misses.Summary(graphs=4, hits=1, misses=graphs)
     assert summary.sentence() == "of 4 graphs: 1 hit, 2 new sizes, 1 graph eager (key-quarantined)"
+
+
+@pytest.mark.reason("no-such-run")
+def test_a_program_selects_its_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    error = answer("explain", "train.py", status=1)["error"]
+    assert error["message"] == "no run has used the hook yet"
+    made = [("old", "/a", "train.py"), ("of a", "/a", "train.py"), ("of b", "/b", "train.py"), ("test", "/a", "")]
+    for number, (run, directory, file) in enumerate(made):
+        recorded(tmp_path, run, GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
+        (path,) = (tmp_path / "runs" / run).glob("*.jsonl")
+        first, *rest = path.read_text().splitlines()
+        argv = ["python", "-m", "pytest"] if not file else ["python", file]
+        changes = {"directory": directory, "program": file or "pytest", "argv": argv, "began": float(number)}
+        path.write_text("\n".join([json.dumps({**json.loads(first), **changes}), *rest, ""]))
+    for named, run in (
+        ("train.py", "of b"),
+        ("/a/train.py", "of a"),
+        ("/a/../a/train.py", "of a"),
+        ("pytest", "test"),
+        ("old", "old"),
+    ):
+        assert answer("explain", named)["name"] == run == answer("explain", "--run", named)["name"]
+        assert answer("cache", "stats", "--run", named)["name"] == run
+    for named in ("other.py", "./train.py", "notebook.ipynb"):
+        error = answer("explain", named, status=1)["error"]
+        assert (error["code"], error["message"]) == ("no-such-run", f"there is no run of {named!r}")
+        assert error["action"] == "The programs with runs are pytest, train.py"
+    items = ShellComplete(cli, {}, "precompiled", "_C").get_completions(["explain"], "tr")
+    assert [item.value for item in items] == ["traced", "train.py"]
 
 
 @pytest.mark.reason("no-such-key")
@@ -533,5 +588,5 @@ def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: 
         variants=[{"guards": guards, "sizes": {}}, {"guards": "s0 > 4" if guards else "", "sizes": {}}],
     )
     kepts = SimpleNamespace(of=lambda key: True, explain=lambda key, files: found)
-    process = SimpleNamespace(began=2.0, argv=["train.py"], directory="/", files={})
+    process = SimpleNamespace(began=2.0, main_file="", files={})
     assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"})] == said  # type: ignore[arg-type]
