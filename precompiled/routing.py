@@ -58,14 +58,13 @@ def route() -> None:
 
         if (remote := parts.REMOTE.get()) is not None:
             remote.begin(settings)
-    if settings.packages != "off":
-        from precompiled import packages
-        from precompiled.core.files import process_start
+    from precompiled import packages
+    from precompiled.core.files import process_start
 
-        # This call caches the start time, which a fork inherits together with the modules that were loaded since then.
-        process_start()
-        packages.install()
-        _undo_by(packages.remove)
+    # This call caches the start time, which a fork inherits together with the modules that were loaded since then.
+    process_start()
+    packages.install(off=settings.packages == "off")
+    _undo_by(packages.remove)
     if settings.triton != "off":
         from precompiled.client import triton_kernels
 

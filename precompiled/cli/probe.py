@@ -36,6 +36,8 @@ if bootstrap:
 if {compiles}:
     torch.compile(torch.nn.Identity())  # never called: packages are switched on with the first
 packages = sys.modules.get("precompiled.packages.dynamo.lazy_switch")
+if packages and sys.modules["precompiled.client.process"].PROCESS.settings().packages == "off":
+    packages = None  # it only reports errors of traces
 print("\\n" + json.dumps({{
     "state": hook.state() if bootstrap else "absent",
     "problem": (bootstrap.problem or "") if bootstrap else "", "torch": True,

@@ -93,6 +93,7 @@ class ProcessState:
         self.torch_imported = (0.0, 0.0)
         self.session: SessionProtocol | None = None
         self.packages: PackagesProtocol | None = None
+        self.failed_traces: list[Any] = []  # FunctionReport; only while ``packages`` is None
         self.kernels: KernelsProtocol | None = None
         self.recorder: RecorderProtocol | None = None
         self.ahead: AheadProtocol | None = None

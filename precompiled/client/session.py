@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precompiled import parts
 from precompiled.client import baking, first_calls
@@ -29,6 +29,7 @@ from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.run_recorder import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.client.terminal_lines import TerminalLines
+from precompiled.core import bypassing
 from precompiled.core.errors import NotServed, code_of
 from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.spans import WAITED_FOR_REMOTE, span_until_now
@@ -36,6 +37,7 @@ from precompiled.store import run_records
 from precompiled.store.artifact_format import variant_label
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.crashes import refuse_crashing
+from precompiled.version import switched_off
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
@@ -74,6 +76,11 @@ class Session:
         self._begin_remote()
         for artifact in refuse_crashing(self.store, self.settings.failure_ttl_s):
             self.withdraw(artifact)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the settings or the program switch precompiled off at this moment."""
+        return self.settings.mode == "off" or switched_off(os.environ) or bypassing.is_active()
 
     @property
     def requires(self) -> bool:
@@ -194,7 +201,7 @@ class Session:
         self.outcomes.after_fork()
         self.daemon.after_fork()
         self._left = False
-        self._inherited = len(PROCESS.packages.reports) if PROCESS.packages is not None else 0
+        self._inherited = len(_functions())
         self._counts.after_fork()
         self._hit_line = HitLine(TerminalLines("off"))  # the parent prints the line
         self.ledger.after_fork()
@@ -209,9 +216,8 @@ class Session:
         self._left = True
         first_calls.close()
         if self.settings.mode != "off" and self.recorder is None:
-            packages = PROCESS.packages
-            functions, files = (packages.reports, packages.files()) if packages is not None else ((), {})
-            self._run.end(self.reports(), functions[self._inherited :], files)
+            files = PROCESS.packages.files() if PROCESS.packages is not None else {}
+            self._run.end(self.reports(), _functions()[self._inherited :], files)
         self._hit_line.look(self.reports(), at_end=True)
         self.tell_counts()
         self.tell_used()
@@ -219,6 +225,11 @@ class Session:
             log.info("the daemon did not receive all messages within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)
         self.connection.close()
+
+
+def _functions() -> list[Any]:
+    """The reports of the functions that Dynamo traced or a package served."""
+    return [*PROCESS.failed_traces, *(PROCESS.packages.reports if PROCESS.packages is not None else ())]
 
 
 _session_lock = threading.Lock()

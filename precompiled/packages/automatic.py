@@ -7,7 +7,6 @@ a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
 from __future__ import annotations
 
 import logging
-import os
 import time
 import weakref
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from precompiled import parts
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
-from precompiled.core import bypassing, interruptions, spans
+from precompiled.core import interruptions, spans
 from precompiled.core.errors import code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, requirements
@@ -35,7 +34,6 @@ from precompiled.packages.publisher import Publisher
 from precompiled.packages.source_files import SourceFiles
 from precompiled.store.packages import PackageStore
 from precompiled.torch_internals.client import garbage_collection, structured_trace
-from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
 _REMOTE = parts.REMOTE.get()  # not in a thread, because a fork would wait for the import
@@ -121,7 +119,7 @@ class Automatic:
         try:
             session = sessions.current()
             looked.graphs = len(session.ledger)
-            if _is_off(session):
+            if session.is_off:
                 return None
             with garbage_collection.seldom():
                 looked.program = self._program(session)
@@ -187,7 +185,7 @@ class Automatic:
         report = FunctionReport(frame.shown_name, "recorded", reasons=tuple(looked.reasons))
         try:
             session = sessions.current()
-            if _is_off(session):
+            if session.is_off:
                 return
             self.reports.append(report)
             if looked.began:
@@ -235,7 +233,7 @@ class Automatic:
         has the error.
         """
         session, looked = sessions.current(), self._looked
-        if _is_off(session) or looked.frame() is not frame or len(session.ledger) > looked.graphs:
+        if session.is_off or looked.frame() is not frame or len(session.ledger) > looked.graphs:
             return
         report = FunctionReport(frame.shown_name, "raised", message=problem)
         self.reports.append(report)
@@ -272,8 +270,3 @@ class Automatic:
                 _REMOTE.put_entry(store.root, header.function, name)  # upload the entry, if this host has a remote
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
-
-
-def _is_off(session: sessions.Session) -> bool:
-    """Whether the settings, read again, or the program switch packages off."""
-    return session.settings.mode == "off" or switched_off(os.environ) or bypassing.is_active()

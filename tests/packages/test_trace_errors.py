@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,17 +30,63 @@ def step(x):
 
 with contextlib.suppress(torch._dynamo.exc.TorchRuntimeError):
     assert torch.equal(torch.compile(step)(torch.ones(4)), torch.full((4,), 3.0)) and sys.argv[1] == "suppressed"
-(report,) = precompiled.package_report()
-assert report.state == "raised", report
+assert [report.state for report in precompiled.package_report()] == ["raised"] * (sys.argv[2] == "program")
 """
 
 
+@pytest.mark.parametrize("packages", ["program", "off"])
 @pytest.mark.parametrize("errors", ["raised", "suppressed"])
-def test_an_error_of_a_trace_is_explained(shared_host: Host, tmp_path: Path, errors: str) -> None:
+def test_an_error_of_a_trace_is_explained(shared_host: Host, tmp_path: Path, errors: str, packages: str) -> None:
     (file := tmp_path / "step.py").write_text(PROGRAM)
-    shared_host.program(str(file), errors, env={"PRECOMPILED_PACKAGES": "program"}, forked=False).ended()
+    shared_host.program(str(file), errors, packages, env={"PRECOMPILED_PACKAGES": packages}, forked=False).ended()
     text = shared_host.command("explain")
     assert (
         "no graph: torch failed to trace __main__.step (TorchRuntimeError: KeyError('no fake implementation')" in text
     )
     assert ("the function runs uncompiled" in text) == (errors == "suppressed")
+
+
+BREAKS = """\
+import contextlib, sys
+import torch
+import precompiled
+precompiled.enable()
+
+@torch.compile(fullgraph=True)
+def breaks(x):
+    torch._dynamo.graph_break()
+    return x + 1
+
+@torch.compile
+def graph_then_error(x):
+    y = x * 2
+    torch._dynamo.graph_break()
+    raise ValueError("of the program")
+
+@torch.compile(backend="eager", fullgraph=True)
+def of_another_backend(x):
+    torch._dynamo.graph_break()
+    return x + 1
+
+for function, error in (
+    (breaks, torch._dynamo.exc.Unsupported),
+    (graph_then_error, ValueError),
+    (of_another_backend, torch._dynamo.exc.Unsupported),
+):
+    with contextlib.suppress(error):
+        function(torch.ones(4))
+        sys.exit("no error")
+precompiled.disable()
+from torch._dynamo import convert_frame
+assert convert_frame.ConvertFrame.__call__.__module__ == "torch._dynamo.convert_frame"
+"""
+
+
+@pytest.mark.parametrize("packages", ["program", "off"])
+def test_a_graph_break_in_a_full_graph_is_explained(shared_host: Host, tmp_path: Path, packages: str) -> None:
+    (file := tmp_path / "breaks.py").write_text(BREAKS)
+    shared_host.program(str(file), env={"PRECOMPILED_PACKAGES": packages}, forked=False).ended()
+    (process, *_) = json.loads(shared_host.command("explain", "--json"))["processes"]
+    raised = {item["name"]: item["message"] for item in process["functions"] if item["state"] == "raised"}
+    assert list(raised) == ["__main__.breaks"]
+    assert raised["__main__.breaks"].startswith("Unsupported: Call to `torch._dynamo.graph_break()`")

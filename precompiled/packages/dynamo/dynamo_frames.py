@@ -10,9 +10,7 @@ _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOut
 get_compile_id, input_codes, output_codes, orig_code_map}, torch._dynamo.types.{ConvertFrameReturn.skip_reason (2.13,
 2.15), ConvertFrameReturn, FrameAction}, torch._dynamo.config.recompile_limit,
 torch._dynamo.decorators._nonrecursive_disable_wrapper_code,
-torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._dynamo.exc.{Unsupported, UserError},
-torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs}.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+torch._C._dynamo.eval_frame._debug_get_cache_entry_list. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from typing import Any, Protocol
 import torch
 import torch._dynamo.config
 import torch._dynamo.decorators
-from torch._dynamo import convert_frame, exc
+from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
 from precompiled.core import interruptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.dynamo import dynamo_state, installing, trace_recording
+from precompiled.packages.dynamo import dynamo_state, installing, trace_errors, trace_recording
 from precompiled.packages.dynamo.frame_entry import Frame, Traced
 from precompiled.torch_internals.client import compiled_functions, inductor_backend
 from precompiled.torch_internals.patches import Patches
@@ -111,8 +109,8 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
             try:
                 return trace()
             except Exception as error:
-                if not isinstance(error, (exc.Unsupported, exc.UserError)):  # with these two, the frame runs uncompiled
-                    trace_recording.note_error(_described(error))
+                if trace_errors.ends_trace(error):
+                    trace_recording.note_error(trace_errors.described(error))
                 raise
         looked = _contained(_looked, self, frame, hooks, frame_state)
         if looked is None:
@@ -129,7 +127,7 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
                 try:
                     result = trace()
                 except Exception as error:
-                    _contained(_packages.raised, known, _described(error))
+                    _contained(_packages.raised, known, trace_errors.described(error))
                     raise
         finally:
             _contained(_packages.ended)
@@ -157,7 +155,7 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
     assert _packages is not None
     traced.result = result
     if result.guarded_code is None and traced.error:  # torch._dynamo.config.suppress_errors
-        _packages.raised(frame, f"{traced.error}; the function runs uncompiled")
+        _packages.raised(frame, f"{traced.error}; {trace_errors.UNCOMPILED}")
         return
     if result.guarded_code is None:
         strategy = result.frame_exec_strategy
@@ -168,16 +166,6 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
         if traced.body is not None:
             traced.body.code = result.guarded_code.code
         _packages.traced(frame, traced)
-
-
-def _described(error: Exception) -> str:
-    """The class of an error, and the first line of its message.
-
-    Dynamo writes an operator's own error at the end of an explanation: ``Dynamo failed to run ...: got KeyError('a')``.
-    """
-    lines = str(error).strip().splitlines() or [""]
-    cause = next((line.rpartition(": got ")[2] for line in lines[:2] if ": got " in line), lines[0])
-    return f"{type(error).__name__}: {cause}"
 
 
 def _contained(step: Callable[..., object], *arguments: object) -> Any:
@@ -205,7 +193,7 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | Non
     if hooks is not None and (hooks.guard_filter_fn is not None or hooks.guard_export_fn is not None):
         return None
     owner = compiled_functions.innermost(converter)
-    options = _options(owner)
+    options = inductor_backend.options_of_backend(owner)
     code = frame.f_code
     if options is None or code in convert_frame.output_codes:
         return None
@@ -220,14 +208,6 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | Non
     return Frame(
         code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options, owner, hooks, state, first=known == 0
     )
-
-
-def _options(backend: Any) -> dict[str, object] | None:
-    if type(backend) is torch._TorchCompileInductorWrapper:
-        return dict(backend.config)
-    if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
-        return inductor_backend.options_of(backend.kwargs.get("mode"), backend.kwargs.get("options"))
-    return None
 
 
 def entries_of(owner: object) -> list[tuple[str, str]]:
@@ -259,6 +239,6 @@ def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
             "the argument is not what torch.compile() returns for a function or module", code="package-not-compiled"
         )
     owner = compiled_functions.backend_of(context)
-    if _options(owner) is None:
+    if inductor_backend.options_of_backend(owner) is None:
         raise NotPortable("its backend is not inductor", code="package-not-compiled")
     return owner, target

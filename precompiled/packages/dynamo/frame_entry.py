@@ -28,10 +28,11 @@ from precompiled.packages.dynamo import entry_codec
 from precompiled.packages.dynamo.guard_facts import GuardFact, Guards
 from precompiled.packages.dynamo.optimizers import Prepared
 from precompiled.packages.dynamo.size_history import Kept, Met
+from precompiled.packages.dynamo.trace_errors import shown_name
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
-from precompiled.store.package_format import WRAPPER, About, function_key
+from precompiled.store.package_format import About, function_key
 
 # The attribute in which a graph's callable has its Graph (below), for trace_recording.py.
 MARK = "_precompiled_graph"
@@ -97,10 +98,7 @@ class Frame:
     @property
     def shown_name(self) -> str:
         """The name for reports. For a module of torch's own (nn.Sequential), the name of its class."""
-        wrapped = type(self.local.get("fn"))
-        if self.module == WRAPPER:
-            return f"{wrapped.__module__}.{wrapped.__qualname__}"
-        return f"{self.module}.{self.qualname}"
+        return shown_name(self.code, self.local, self.scope)
 
     @property
     def function_key(self) -> str:

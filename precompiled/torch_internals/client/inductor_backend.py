@@ -1,13 +1,14 @@
 """Calls plain torch.compile's own backend "inductor": compiles graphs with it, and interprets mode= and options= in the
 same way.
 
-Private names: torch._TorchCompileInductorWrapper.config, torch._inductor.compile_fx.compile_fx.
-Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs},
+torch._inductor.compile_fx.compile_fx. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -18,6 +19,15 @@ from precompiled.torch_internals.inductor import direct_inductor_calls
 def options_of(mode: str | None, options: Mapping[str, object] | None) -> dict[str, object]:
     """Inductor's settings for mode= and options=. Raises torch.compile's errors for unknown modes and options."""
     return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
+
+
+def options_of_backend(backend: Any) -> dict[str, object] | None:
+    """Inductor's settings of a backend object that torch.compile() created; None for other backends."""
+    if type(backend) is torch._TorchCompileInductorWrapper:
+        return dict(backend.config)
+    if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
+        return options_of(backend.kwargs.get("mode"), backend.kwargs.get("options"))
+    return None
 
 
 def compile_in_process(
