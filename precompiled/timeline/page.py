@@ -77,8 +77,8 @@ def _of(item: Start, facts: Facts) -> list[str]:
     name = process.program + (f", rank {process.rank}" if process.ranks > 1 else "")
     bars = [
         Bar("with precompiled", item.sections, item.first_step),
-        Bar(_empty_caches(item), item.plain, item.plain_seconds),
-        Bar(_FULL_CACHE, item.warm, item.warm_seconds),
+        *([Bar(_empty_caches(item), item.plain, item.plain_seconds)] if item.is_comparable else []),
+        *([] if item.is_new else [Bar(_FULL_CACHE, item.warm, item.warm_seconds)]),
     ]
     if item.in_process:
         bars.insert(1, Bar("compiled in this process", item.in_process))
@@ -92,19 +92,27 @@ def _of(item: Start, facts: Facts) -> list[str]:
         _tiles(item),
         f'<div class="wide">{svg(f"{name}: until all graphs run compiled", bars, _AXIS)}</div>',
         f'<p class="soft">{escape(_said(item))}</p>',
-        _table(("", "precompiled", "plain", ""), _sums(item)),
+        _table(("", "precompiled", *(["plain"] if item.is_comparable else []), ""), _sums(item)),
         f"<h3>{outcomes.WHY_COMPILED}</h3>",
         _table(
             ("graph", "key", "runs", "lookup", "load", "compiled in process", "compile saved", "why"), _graphs(process)
         ),
     ]
-    if traced := _traced(process):
+    if traced := _traced(process, is_new=process.identity in facts.new):
         parts += [f"<h3>{outcomes.WHY_TRACED}</h3>", _table(("function", "seconds", "why"), traced)]
     return parts
 
 
 def _headline(item: Start) -> str:
-    """What precompiled gained: ``26.4 s earlier than plain torch.compile``."""
+    """What precompiled gained: ``26.4 s earlier than plain torch.compile``. A first run is not compared."""
+    if item.is_new:
+        then = _final_code(item)
+        if item.first_step is None:
+            return f"First run of this program. {then}"
+        return (
+            f"First run of this program: the first step ended after {item.first_step:.1f} s, and "
+            f"{then[0].lower()}{then[1:]}"
+        )
     if item.first_step is None:
         return _final_code(item)
     ours, plain = item.first_step, item.plain_seconds
@@ -137,8 +145,8 @@ def _tiles(item: Start) -> str:
     waited = by_name(item.sections)
     tiles = [
         ("first step ended", item.first_step),
-        (_empty_caches(item), item.plain_seconds),
-        (_FULL_CACHE, item.warm_seconds),
+        *([(_empty_caches(item), item.plain_seconds)] if item.is_comparable else []),
+        *([] if item.is_new else [(_FULL_CACHE, item.warm_seconds)]),
         ("tracing", waited["Dynamo: tracing and guards"]),
         ("waiting for compiles", waited["waiting for the artifact"]),
     ]
@@ -155,11 +163,16 @@ def _within(sections: Iterable[Section], end: float) -> list[Section]:
 
 
 def _said(item: Start) -> str:
-    text = (
-        f"{_final_code(item)}. The bars of plain torch.compile are estimates "
-        "from the measured times of this process and its compiles. A compile beside running steps may take longer than "
-        "a compile alone. With its own cache full, plain torch.compile still traces."
-    )
+    text = f"{_final_code(item)}."
+    if item.is_new:
+        text += " This is the program's first run: neither precompiled nor torch had a cache to use."
+    if item.is_comparable:
+        text += (
+            " The estimate of plain torch.compile comes from the measured times of this process and its compiles. A "
+            "compile beside running steps may take longer than a compile alone."
+        )
+    if not item.is_new:
+        text += " With its own cache full, plain torch.compile still traces."
     if item.first_step is None:
         text += " The end of the first step is unknown, because the program called no graph twice."
     missing = []
@@ -168,7 +181,7 @@ def _said(item: Start) -> str:
         missing.append(format_count(item.untraced, f"frame {what}", f"frames {what}"))
     if item.uncounted:
         missing.append(format_count(item.uncounted, "graph without an artifact", "graphs without an artifact"))
-    if missing:
+    if missing and item.is_comparable:
         text += f" This excludes {format_list(missing)}, whose compile time is unknown."
     return text
 
@@ -178,7 +191,8 @@ def _sums(item: Start) -> list[tuple[str, ...]]:
     names = dict.fromkeys([*ours, *plain])
     most = max([*ours.values(), *plain.values()], default=1.0) or 1.0
     rows = [(name, _seconds(ours[name]), _seconds(plain[name]), f"bar:{ours[name] / most:.4f}") for name in names]
-    return [*rows, ("the whole", _seconds(item.seconds), _seconds(item.plain_seconds), "")]
+    rows.append(("the whole", _seconds(item.seconds), _seconds(item.plain_seconds), ""))
+    return [*rows] if item.is_comparable else [(name, seconds, bar) for name, seconds, _plain, bar in rows if seconds]
 
 
 def _seconds(seconds: float) -> str:
@@ -208,9 +222,9 @@ def _runs(graph: Mapping[str, Any]) -> str:
     return str(graph["source"]) if found == "compiled" else NOT_SERVED.get(found, found)
 
 
-def _traced(process: RunProcess) -> list[tuple[str, ...]]:
+def _traced(process: RunProcess, *, is_new: bool) -> list[tuple[str, ...]]:
     """The longest traces, with the reasons that `explain` gives."""
-    found = [trace for trace in outcomes.traced_functions(process) if not trace.is_helper]
+    found = [trace for trace in outcomes.traced_functions(process, is_new=is_new) if not trace.is_helper]
     longest = sorted(found, key=lambda trace: -trace.seconds)[:MAX_TRACED]
     return [(trace.name, _seconds(trace.seconds), trace.why) for trace in longest]
 

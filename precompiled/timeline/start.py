@@ -51,6 +51,7 @@ class Start:
     - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
       time of their traces.
     - ``uncounted``: the number of graphs whose compile time is unknown.
+    - ``is_new``: whether this is the program's first run, so ``warm`` could not exist yet
     """
 
     process: RunProcess
@@ -62,6 +63,7 @@ class Start:
     in_process: list[Section]
     untraced: int
     uncounted: int
+    is_new: bool
 
     @property
     def seconds(self) -> float:
@@ -71,6 +73,11 @@ class Start:
     def is_partial(self) -> bool:
         """Whether ``plain`` lacks traces or compiles whose time is unknown."""
         return bool(self.untraced or self.uncounted)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether ``plain`` says anything. While the graphs of a new program compile, no earlier time is known."""
+        return not (self.is_new and self.uncounted)
 
     @property
     def plain_seconds(self) -> float:
@@ -109,8 +116,17 @@ def start(process: RunProcess, facts: Facts) -> Start:
         for graph, span in known.graph_spans(process)
         if span.what == IN_PROCESS
     ]
-    found = Start(process, began, sections, first_step and first_step - began, [], [], in_process, 0, 0)
+    found = Start(
+        process, began, sections, first_step and first_step - began, [], [], in_process, 0, 0, _is_new(process, facts)
+    )
     return _with_plain(found, facts)
+
+
+def _is_new(process: RunProcess, facts: Facts) -> bool:
+    """Whether this is the program's first run, and no other program or host had compiled its graphs."""
+    return process.identity in facts.new and not any(
+        graph.get("source") in ("hit", "package") for graph in process.graphs.values()
+    )
 
 
 def _first_step(process: RunProcess, spans: Sequence[Span]) -> float | None:

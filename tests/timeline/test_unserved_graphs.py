@@ -84,6 +84,32 @@ def test_a_start_with_an_unknown_compile_time_claims_no_gain() -> None:
     assert text.count("plain, empty caches (at least)") == 2, "in the picture and in a tile"
 
 
+def test_a_first_run_is_not_compared() -> None:
+    """While its graphs compile, no time of plain torch.compile is known. Its own cache would be empty, too."""
+    found = process({"name": "f", "state": "pending", "spans": [["submit", 11.0, 0.5, 7]]})
+    found.functions = [{"name": "f", "state": "recorded", "reason": "", "message": "", "reasons": []}]
+
+    def shown() -> str:
+        facts = Facts(0.0, 60.0, [found], [], {}, [], frozenset([found.identity]))
+        return html.unescape(page(facts, ["python", "a.py"], 60.0, "t.json"))
+
+    pending = shown()
+    assert (
+        "<h1>First run of this program: the first step ended after 3.0 s, and 1 graph was not compiled yet" in pending
+    )
+    assert not re.search(r"\bplain\b", pending) and outcomes.NEW_PROGRAM in pending
+    found.graphs["1"] |= {"state": "compiled", "source": "swap", "compile_s": 4.0}
+    found.graphs["1"]["spans"].append(["load", 17.0, 0.1, 8])
+    compiled = shown()
+    assert "<h1>First run of this program: the first step ended after 3.0 s, and all graphs had their final" in compiled
+    assert compiled.count("plain, empty caches") == 2 and "its cache full" not in compiled
+    found.graphs["1"] |= {"source": "hit"}
+    hit = shown()
+    assert "First run" not in hit and re.search(
+        r"<h1>The first step ended after 3.0 s, <b>[\d.]+ s (earlier|later)</b>", hit
+    )
+
+
 def test_a_start_without_gain_claims_none() -> None:
     inline = process({"name": "f", "state": "bypassed", "source": "inline", "reason": "freezing", "message": "m"})
     inline.graphs["1"]["spans"] = [[IN_PROCESS, 10.5, 1.5, 7]]
