@@ -21,9 +21,8 @@ import precompiled  # noqa: E402 - needs the sys.path entry above
 _HEAD = """\
 # What programs may call
 
-This page lists the functions, reports and errors of `import precompiled`. Names on this page and in [cli.md](cli.md)
-are stable. Others may change with any version ([upgrading.md](../guides/upgrading.md)). No function imports torch
-before your program does. `python tools/api_page.py` makes this page from docstrings.
+Names on this page and in [cli.md](cli.md) are stable. Others may change with any
+version ([upgrading.md](../guides/upgrading.md)). No function imports torch before your program does.
 """
 _ERRORS = (precompiled.PrecompiledError, precompiled.ConfigError, precompiled.PackageError, precompiled.NotServed)
 
