@@ -103,7 +103,7 @@ class ScheduledJob:
         return (self.priority, self.sequence)
 
     def move(self, trigger: str, now: float, why: str = "") -> Moved:
-        """Follow an edge of the table. Raises SchedulerError if there is none."""
+        """Follow an edge of the table. Raises SchedulerError if the table has no such edge."""
         step = f"{trigger} ({why})" if why else trigger
         self.story.append((now, step))
         state = JOB_MOVES.get((self.state, trigger))

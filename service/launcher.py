@@ -6,8 +6,8 @@ The launcher switches to the client's user and executes the client's interpreter
 lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So they run in this process:
 Popen would block the daemon. Until the exec, the daemon treats the launcher as a starting worker.
 
-The file imports nothing of this project. In a system daemon it starts as root: nothing of the user's may affect it
-before it has become the user, so the order's variables are used only for the exec.
+The file imports nothing of this project. In a system daemon, the launcher starts as root. Until it has become the user,
+no data of the user may affect it. So the order's variables are used only for the exec.
 """
 
 import json

@@ -98,7 +98,9 @@ class Lock:
 
 
 def prepare_runtime_dir(path: Path, *, system: bool) -> None:
-    """Make the directory, or check that only this user can write to it. Raises DaemonError if it is not safe to use."""
+    """Make the directory, or check that only this user can write to it. Raises DaemonError if the directory is not safe
+    to use.
+    """
     wanted = 0o755 if system else 0o700
 
     def refuse(why: str, action: str) -> DaemonError:

@@ -98,7 +98,9 @@ def _guard(control_fd: int) -> None:
 
 
 def _receive(sock: socket.socket, size: int) -> bytearray | None:
-    """Receive exactly ``size`` bytes; None at the end of the stream. Raises WireError if they do not fit in memory."""
+    """Receive exactly ``size`` bytes; None at the end of the stream. Raises WireError if the bytes do not fit in
+    memory.
+    """
     try:
         data = bytearray(size)
     except MemoryError as error:

@@ -43,7 +43,7 @@ class Runner:
         return limits.job_timeout_s
 
     def move(self, trigger: str, now: float) -> None:
-        """Follow an edge of the table. Raises SchedulerError if there is none."""
+        """Follow an edge of the table. Raises SchedulerError if the table has no such edge."""
         self.story = [*self.story[-20:], (now, trigger)]
         state = RUNNER_MOVES.get((self.state, trigger))
         if state is None:

@@ -38,7 +38,7 @@ def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None)
     """Raise BenchmarkError unless each graph's report has this ``state``, and this ``source`` unless ``source`` is
     None.
 
-    Also raises it if there is no graph, because the sample would be meaningless.
+    Also raises BenchmarkError without any graph, because the sample would be meaningless.
     """
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):
@@ -216,7 +216,7 @@ def run_command(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
 
 
 def output_of(command: Command, limit_s: float = LIMIT_S) -> str:
-    """Run a command and return its output. Raises BenchmarkError if it fails or takes longer than ``limit_s``."""
+    """Run a command and return its output. Raises BenchmarkError if the command fails or exceeds ``limit_s``."""
     try:
         done = subprocess.run(
             command["argv"],

@@ -18,7 +18,7 @@ STEPS = 12
 def pieces_pace(effort: Effort, say: Say) -> list[Result]:
     """(o) Steps of a GPT-2 in pieces: beside the compile of the whole graph, and with suspended workers.
 
-    Two processes run one after the other; the second one starts with the pieces. A third one runs the whole graph.
+    Two processes run one after the other; the second one starts with the pieces. A third process runs the whole graph.
     """
     beside = Result("o", "gpt2: step in pieces beside the compile of the whole graph / without a compile", "", 1.3)
     pieces = Result("o", "gpt2: step in pieces, without a compile / step of the whole graph", "", None)

@@ -226,7 +226,7 @@ def explain(document: dict[str, Any]) -> None:
 
 
 def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
-    """The entries of a function, the most recently used first. Raises StoreError if there are none."""
+    """The entries of a function, the most recently used first. Raises StoreError if the function has no entries."""
     known = list(store.packages.entries())
     refused = {refusal["function"]: refusal["reason"] for refusal in refusals(store)}
     names = {function_of(entry) for entry in known} | set(refused)

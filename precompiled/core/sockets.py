@@ -49,7 +49,7 @@ class GuardedSocket:
             return 0
 
     def receive(self, size: int) -> bytes | None:
-        """The bytes that have arrived: None if there are none yet, b"" at the end."""
+        """The bytes that have arrived. None: no bytes yet. b"": the stream's end."""
         if self.fileno() < 0:
             return b""
         try:

@@ -2,7 +2,7 @@
 
 Two processes with equal facts may share artifacts. This module starts no process. This module does not use torch's hash
 of its sources, which takes 0.7 s per process. Version and commit identify a released build of torch. The sizes and
-times of its compiler's sources identify a build from a checkout.
+times of the sources of torch's compiler identify a build from a checkout.
 """
 
 from __future__ import annotations

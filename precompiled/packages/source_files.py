@@ -77,7 +77,8 @@ class SourceFiles:
     def program(self) -> Program:
         """The program as it is now.
 
-        Raises NotPortable if its source is unknown: the main program has no text, or a file was saved after its load.
+        Raises NotPortable if the program's source is unknown: the main program has no text, or a file was saved after
+        its load.
         """
         self._asked = True
         main = [("", text) for text in main_program.texts()]

@@ -252,7 +252,7 @@ def _written(item: Mapping[str, object]) -> float | None:
 
 
 def _link_new(target: Path, data: bytes) -> None:
-    """Create a file atomically. Raises FileExistsError if it exists."""
+    """Create a file atomically. Raises FileExistsError if the file exists."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
     durable.write(temporary, data, 0o644)

@@ -74,7 +74,7 @@ def folder() -> Path:
 
 
 def own() -> object | None:
-    """The private key of this user, or None if there is none. Raises RemoteError if it is unusable."""
+    """The private key of this user, or None. Raises RemoteError if the key is unusable."""
     try:
         with trust.open_directory(folder()) as fd:
             data = trust.read_file(OWN, fd, _MAX_FILE_BYTES, shown=str(folder() / OWN))

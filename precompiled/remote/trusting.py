@@ -79,7 +79,7 @@ class Keys:
 
 
 def trust(unsigned: bool) -> Trust:
-    """The trust of this host. Raises RemoteError if it trusts no key, UntrustedStore if another user could have
+    """The trust of this host. Raises RemoteError if this host trusts no key, UntrustedStore if another user could have
     written the keys.
     """
     return Anybody() if unsigned else Keys()

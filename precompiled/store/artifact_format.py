@@ -196,7 +196,7 @@ def encode_failure(failure: Failure) -> bytes:
 
 
 def open_failure(data: bytes, key: str) -> Failure:
-    """Parse a failure record. Raises CorruptArtifact if it is invalid."""
+    """Parse a failure record. Raises CorruptArtifact if the record is invalid."""
     failure = _parse(data, Failure, key)
     times = failure.created, failure.ttl_s, failure.compile_s
     # An integer may be too large for a float. JSON's Infinity would keep the record for ever.

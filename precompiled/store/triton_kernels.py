@@ -176,7 +176,7 @@ class TritonKernels(_Reader):
             raise self._unwritable(error) from error
 
     def prepare(self) -> None:
-        """Create the directories, for this user only. Raises StoreError if they cannot be written or trusted."""
+        """Create the directories, for this user only. Raises StoreError if a directory cannot be written or trusted."""
         try:
             for directory in (self.root, self.kernels, self.tmp):
                 directory.mkdir(mode=0o700, parents=directory is self.root, exist_ok=True)

@@ -35,7 +35,7 @@ class StoreWriter(StoreReader):
         self.quarantined = self.root / "quarantine"
 
     def prepare(self) -> None:
-        """Create the directories, for this user only. Raises StoreError if they cannot be written or trusted."""
+        """Create the directories, for this user only. Raises StoreError if a directory cannot be written or trusted."""
         try:
             for directory in (self.root, self.artifacts, self.tmp, self.quarantined):
                 directory.mkdir(mode=0o700, parents=directory is self.root, exist_ok=True)

@@ -282,8 +282,8 @@ class RunningWatch:
         if any(graph.dynamic and graph.state == "ready" for graph in good.graphs.values()) and (
             self._verifications < MAX_VERIFICATIONS
         ):
-            # A compile adds guards on the sizes of its graph. A call that fails them requests another variant or is
-            # retraced. Only another capture shows whether that happens in the next run.
+            # A compile adds guards on the sizes of its graph. A call that fails these guards requests another variant
+            # or is retraced. Only another capture shows whether that happens in the next run.
             self._verifications += 1
             self.plan.begin(time.monotonic())
             return

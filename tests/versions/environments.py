@@ -34,7 +34,9 @@ _unavailable: dict[str, Unavailable] = {}
 
 
 def python_of(version: str, *, may_install: bool = True) -> str:
-    """Return the interpreter of an environment with this torch version. Raise Unavailable if there is none."""
+    """Return the interpreter of an environment with this torch version. Raise Unavailable if no such environment can be
+    made.
+    """
     if version in _unavailable:
         raise _unavailable[version]
     try:

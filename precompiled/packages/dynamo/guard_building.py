@@ -51,7 +51,7 @@ class Rebuilder:
                 raise Mismatch(f"{source.name} has different keys here, or a different order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
-        """Build Dynamo's guard manager. Raises Mismatch if it does not accept the frame."""
+        """Build Dynamo's guard manager. Raises Mismatch if the manager does not accept the frame."""
         kept = self._kept
         guards = [
             Guard(

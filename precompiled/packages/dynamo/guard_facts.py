@@ -398,7 +398,9 @@ class SourceReader:
 
 
 def value_at(source: Source, reader: GuardBuilder | SourceReader) -> Any:
-    """The value at a source. ``reader``: a GuardBuilder or a SourceReader. Raises NotPortable if it cannot be read."""
+    """The value at a source. ``reader``: a GuardBuilder or a SourceReader. Raises NotPortable if the value cannot be
+    read.
+    """
     try:
         return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # the kind has no effect here
     except Exception as error:

@@ -86,7 +86,7 @@ def wrap(
     """Append to the list ``now()``, if any, the sizes and numbers that this thread's traces read. Returns a function
     that stops this.
 
-    ``looking`` keeps errors of a note out of the trace.
+    ``looking`` prevents an error in this file from ending the trace.
     """
 
     def noting(original: Callable[..., object]) -> Callable[..., object]:
