@@ -147,8 +147,8 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """Return a report for each frame with tensors that Dynamo handled while packages were on. Each report lists failed
-    guards. The list prints as a table.
+    """Return a report for each frame that has tensors and that Dynamo handled while packages were on. Each report lists
+    failed guards. The list prints as a table.
     """
     from precompiled.client.process import PROCESS
     from precompiled.packages.function_report import FunctionReports

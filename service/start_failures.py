@@ -18,7 +18,8 @@ from precompiled.service.job_states import Seat
 
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0
 MAX_IN_ROW = 2  # failed starts after which a seat is refused
-# seconds without starts ahead of a graph, after the worker of such a start got no job
+# If a worker was started ahead of a graph and got no job, its seat gets no worker ahead of a graph for this many
+# seconds.
 EXPECTED_IN_VAIN_S = 24 * 3600.0
 
 

@@ -1,14 +1,15 @@
-"""Measures the lookup of one graph: precompiled's lookup, or the computation of torch's cache key.
+"""Measures how long precompiled looks up one graph, or how long torch computes its cache key of the graph.
 
 Usage: python -m benchmarks.measures.lookup_program SPEC. SPEC is a JSON object:
-- ``placeholders``: number of the graph's inputs; or ``model`` and ``size``: a training graph of models/suite.py
-- ``side``: "ours" or "torch's key"
+- ``placeholders``: the number of inputs of a graph of linear layers
+- ``model`` and ``size``, instead of ``placeholders``: name a training graph of models/suite.py
+- ``side``: "ours" (precompiled's lookup) or "torch's key"
 - ``repeats``: number of repetitions in the same process
 
-Prints one JSON line: ``seconds``, of the first lookup and of each repetition.
+Prints one JSON line. Its field ``seconds`` lists the times of the first lookup and of each repetition.
 
-Both sides get the graph with fake tensors, as Dynamo passes it to a backend. All needed parts of torch are imported
-before, so that neither side pays for an import of torch.
+Both sides get the graph with fake tensors, as Dynamo passes it to a backend. The program imports all needed parts of
+torch before it measures, so neither side's time includes an import of torch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 At the first call that would run the code, both run on this call's inputs (torch_internals/eager/trial_runs.py). If the
 results are equal up to rounding, the code serves this call and all later ones. Otherwise, the graph stays eager in this
-process, and the store keeps the artifact from other processes. The client does not compile the graph in process,
-because torch would generate the same code.
+process, and the store no longer serves the artifact to any process of this host. The client does not compile the graph
+in process, because torch would generate the same code.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Proof:
         return self._eager(*args)
 
     def _refuse(self, difference: Difference) -> None:
-        """Keep the artifact from all processes of the host, and report the difference."""
+        """Remove the artifact from the lookups of all processes of this host, and report the difference."""
         session, calls, artifact = self._session, self._calls, self._artifact
         code, short = "wrong-result", artifact.manifest.key[:12]
         message = f"{difference}. Reproduce it: `precompiled cache show --repro {short} > repro.py; python repro.py`"

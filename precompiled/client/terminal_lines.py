@@ -58,8 +58,8 @@ def _has_descriptor(stream: Any) -> bool:
 
 
 def _takes_lines(fd: int) -> bool:
-    """Whether a write would not block. For a terminal, also whether no prompt is being edited, and no program uses the
-    whole screen.
+    """Whether a line can be written now: the write does not block, and no program shows a prompt or uses the whole
+    terminal (either program switches the terminal's canonical mode off).
     """
     import termios
 

@@ -12,7 +12,7 @@ from typing import Any
 
 # Parts that Dynamo adds to the program's names: ``L['self']._modules['fc']._parameters['weight']``.
 _ROOT = re.compile(r"\b[LG]\['(\w+)'\]")
-# The folder of installed packages, before a file's path.
+# The part of an installed file's path up to and including ``site-packages/`` or ``dist-packages/``.
 _INSTALLED = re.compile(r"(?<![\w/])/[^\s:'\"]*/(?:site|dist)-packages/")
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 

@@ -55,7 +55,7 @@ def switch_on() -> Automatic:
 class Automatic:
     """The packages of this process (implements process.PackagesProtocol and dynamo/dynamo_frames.FrameHandler).
 
-    ``reports`` has one report for each frame with tensors for which Dynamo had no code while packages were on.
+    ``reports`` has one report for each frame that had tensors but no code when Dynamo reached it with packages on.
     """
 
     def __init__(self) -> None:

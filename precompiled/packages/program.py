@@ -13,10 +13,10 @@ from precompiled.packages.program_text import Text
 
 
 class Program:
-    """This process's program at the lookup of a frame: its texts, and its other loaded modules.
+    """The program that this process has loaded when it looks up a frame: source texts, and modules without a text.
 
-    ``sources`` is a digest of the complete texts, ``code()`` of the parts that can matter to a trace (program_text.py).
-    An entry's header has both.
+    ``sources`` is a digest of the complete texts. ``code()`` returns a digest of the parts of the texts that can matter
+    to a trace (program_text.py). An entry's header contains both digests.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class RunProcess:
     rank: int
     ranks: int
     pid: int
-    # The process's start time according to Linux, which distinguishes it from a later process with the same pid.
+    # The process's start time according to Linux. It distinguishes the process from a later process with the same pid.
     started: str
     program: str  # the program's name for display: its file's name
     argv: list[str]
@@ -77,12 +77,13 @@ class RunProcess:
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
     functions: list[dict[str, Any]] = field(default_factory=list)  # functions that Dynamo traced
     ended: float = 0.0
-    # When graphs were called for the second time, in order. Only `precompiled timeline` has its processes record this.
+    # The times of each graph's second call, sorted. Only processes that `precompiled timeline` starts record these
+    # times.
     second_calls: list[float] = field(default_factory=list)
     launched: float = 0.0  # when the process was started; 0 for a fork, which inherits its parent's imports
     torch: tuple[float, float] = (0.0, 0.0)  # begin and end of torch's import; 0 if unknown
     timeline: str = ""  # the id of the `precompiled timeline` command that started the process
-    # Frame names, and the seconds that Dynamo or a package took for the frame.
+    # For each frame, its name and the time that Dynamo or a package took.
     frames: list[tuple[str, Span]] = field(default_factory=list)
     waits: list[Span] = field(default_factory=list)  # in ``precompiled.wait()``, or for the remote
     # maps the paths of the program's own source files to digests of their texts

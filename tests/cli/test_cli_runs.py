@@ -577,9 +577,10 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
 def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
-    """A lookup may miss an artifact whose manifest is older, because a manifest is written before the publication.
+    """A lookup may miss an artifact whose manifest is older than the lookup, because a manifest is written before its
+    artifact is published.
 
-    If this artifact has no guards, a new size is not the cause of the miss.
+    If no earlier artifact of the key has guards, a new size is not the cause of the miss.
     """
     found = SimpleNamespace(
         mine=[SimpleNamespace(created=1.0)],

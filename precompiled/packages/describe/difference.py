@@ -136,7 +136,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[Entr
     return found
 
 
-# The requirements whose values are digests (packages/requirements.py), and the words for a difference.
+# Maps each requirement whose value is a digest (packages/requirements.py) to the message for a difference.
 _DIGESTS = {
     "inductor": "Inductor's settings differ (torch._inductor.config, mode=, options=); the graph's miss names them",
     "dynamo": "Dynamo's settings differ (torch._dynamo.config, stances, torch.compiler.allow_in_graph)",

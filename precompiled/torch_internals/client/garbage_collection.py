@@ -66,7 +66,8 @@ def _end_of_frame(_frame: object) -> None:
     try:
         _end()
     except BaseException:  # a signal handler of the program has raised
-        # If a callback raises, Dynamo counts the frame for ever, and ``torch.compiler.reset()`` would fail.
+        # If an end callback raises, Dynamo does not decrement its counter of running compiles, and every later
+        # ``torch.compiler.reset()`` would fail.
         from torch._dynamo.callback import callback_handler
 
         with suppress(AttributeError):

@@ -1,8 +1,8 @@
 """Reports a compile's progress in a worker: its current phase, the number of built kernels, and the time of each phase.
 
-Torch records the start and end of its phases (``dynamo_timed``) per thread, for its own traces, including the compilers
-that it starts (``compile_file``). While torch waits for a graph's Triton kernels, it updates a progress bar
-(``_inductor.config.disable_progress``). This file replaces the progress bar to count the kernels. kernel_units.py
+For its own traces, torch records per thread when each of its phases starts and ends (``dynamo_timed``). A run of the
+C++ compiler is such a phase (``compile_file``). While torch waits for a graph's Triton kernels, it updates a progress
+bar (``_inductor.config.disable_progress``). This file replaces the progress bar to count the kernels. kernel_units.py
 counts C++ kernels.
 
 Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end},
