@@ -30,6 +30,7 @@ from precompiled.core.reasons import Reason, plain, read_reasons
 from precompiled.core.words import closest
 from precompiled.graph import key, listing
 from precompiled.store.artifacts import Store
+from precompiled.store.run_records import RUN_FIRST
 
 _KEY = re.compile("[0-9a-fA-F]*")
 MAX_SHOWN = 20
@@ -93,7 +94,7 @@ def explain_command(
         if not kepts.all:
             raise StoreError(
                 f"no graph has been compiled yet for the store {store.root}",
-                "Run a program with `precompiled run` first",
+                RUN_FIRST,
                 code="no-such-key",
             )
         whole = kepts.all[-1].key

@@ -23,7 +23,7 @@ from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import shorten_paths
 from precompiled.core.words import describe_saved, format_count, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.run_records import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, way
+from precompiled.store.run_records import BY_DAEMON, NO_RUN, NOT_SERVED, RUN_FIRST, RUNS, Run, RunProcess, runs, way
 
 MAX_SHOWN = 10
 
@@ -147,10 +147,10 @@ def find_run(settings: Settings, name: str) -> Run:
         names = ", ".join(f"{run.name} ({run.processes[0].program})" for run in known[:5])
         is_file = looks_like_file(name)
         raise PrecompiledError(
-            f"there is no run {'of ' if is_file else ''}{name!r}" if known else "no run has used the hook yet",
+            f"there is no run {'of ' if is_file else ''}{name!r}" if known else NO_RUN,
             (f"The programs with runs are {programs}" if is_file else f"The last runs are {names}")
             if known
-            else "Run a program first: `precompiled run -- python train.py`",
+            else RUN_FIRST,
             code="no-such-run",
         )
     return found

@@ -215,14 +215,18 @@ def _head(seen: Look, rates: Rates) -> list[str]:
     if seen.status is None or seen.stats is None:
         return [f"no daemon: {seen.problem}"]
     status, stats = seen.status, seen.stats
-    busy = sum(worker["state"] == "busy" for worker in status["workers"])
     lines = [
         f"daemon {status['pid']}, up {human_seconds(status['uptime_s'])}, {human_bytes(status['rss_bytes'])}; "
-        f"{format_count(len(status['workers']), 'worker', zero='no')}, {busy} busy; {status['queue_depth']} queued",
+        f"{_working(status)}; {status['queue_depth']} queued",
         f"{rates.said()}; {stats['compiled']} compiled, {stats['failed']} failed, "
         f"{human_seconds(stats['saved_s'])} saved",
     ]
     return lines + [f"degraded: {text}" for text in status["degraded"]]
+
+
+def _working(status: Mapping[str, Any]) -> str:
+    busy = sum(worker["state"] == "busy" for worker in status["workers"])
+    return f"{format_count(len(status['workers']), 'worker')}, {busy} busy" if status["workers"] else "no workers"
 
 
 def _client(item: Client, now: float) -> tuple[str, ...]:
@@ -342,6 +346,5 @@ def line(seen: Look, rates: Rates) -> str:
     said = f"{format_count(len(seen.clients), 'client')}; graphs: {graphs}"
     if seen.status is None or seen.stats is None:
         return f"no daemon; {said}"
-    busy = sum(worker["state"] == "busy" for worker in seen.status["workers"])
-    workers = f"{format_count(len(seen.status['workers']), 'worker')}, {busy} busy, {seen.status['queue_depth']} queued"
+    workers = f"{_working(seen.status)}, {seen.status['queue_depth']} queued"
     return f"{workers}; {said}; {rates.said()}; {human_seconds(seen.stats['saved_s'])} saved"

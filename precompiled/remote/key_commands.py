@@ -43,13 +43,13 @@ def list_command(out: Output, settings: Settings) -> None:
 
 
 @command("trust", examples=["precompiled remote keys trust 'PUBLIC-KEY alice'"])
-@click.argument("public", metavar="'PUBLIC-KEY NAME'")
-def trust_command(out: Output, settings: Settings, public: str) -> None:
+@click.argument("public", nargs=-1, required=True, metavar="PUBLIC-KEY NAME")
+def trust_command(out: Output, settings: Settings, public: tuple[str, ...]) -> None:
     """Trust a key: its owner's hosts can then run code as you.
 
-    Give the line that `precompiled remote keys new` printed, in quotes.
+    Give the line that `precompiled remote keys new` printed. Quotes are optional.
     """
-    key = keys.PublicKey.parse(public)
+    key = keys.PublicKey.parse(" ".join(public))
     path = keys.believe(key)
     text = f"This host trusts {key.id} {key.name}".rstrip() + "."
     out.result({"id": key.id, "name": key.name, "path": str(path)}, text)

@@ -35,6 +35,8 @@ RUNS = "runs"
 KEPT = 64  # number of runs; older ones are removed
 _PROGRAM = ".program.gz"
 MAX_PROGRAM_BYTES = 1 << 20
+# The error of commands that need a run.
+NO_RUN, RUN_FIRST = "no run is recorded yet", "Run a program first: `precompiled run -- python train.py`"
 BY_DAEMON = ("hit", "swap", "package")
 # Words for how a graph runs without an artifact.
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
@@ -157,9 +159,7 @@ def last_command(root: Path) -> RunProcess:
         for process in run.processes:
             if len(process.argv) > 1 and process.executable and not process.is_worker:
                 return process
-    raise PrecompiledError(
-        "no run has used the hook yet", "Run it once: `precompiled run -- python train.py`", code="no-last-run"
-    )
+    raise PrecompiledError(NO_RUN, RUN_FIRST, code="no-last-run")
 
 
 def _names(root: Path) -> list[str]:

@@ -106,8 +106,8 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
     traced = output.with_suffix(".json")
     document = {**_write(facts, traced), "page": str(output), "headline": headline(facts), "status": status}
     _save(output, page(facts, cmd, now - began, traced.name))
-    if document["headline"]:
-        out.note(f"precompiled: {document['headline']}")
+    no_graph = "No process had a graph with the hook on. `precompiled doctor` says why."
+    out.note(f"precompiled: {document['headline'] or no_graph}")
     out.note(f"precompiled: wrote {output} (open it in a browser) and {traced} (the trace).")
     if out.as_json:
         out.result(document, "")

@@ -57,7 +57,7 @@ def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> st
         f"<code>{escape(trace)}</code>. Causes: <code>precompiled explain</code>.</p>",
     ]
     if not starts:
-        parts.append("<p>No process had a graph with the hook on: <code>precompiled doctor</code> says why.</p>")
+        parts.append("<p>No process had a graph with the hook on. <code>precompiled doctor</code> says why.</p>")
     for item in starts:
         parts += _of(item, facts)
     if left := len(facts.processes) - len(starts):

@@ -14,6 +14,7 @@ import click
 
 from precompiled.cli.app import Command, command
 from precompiled.cli.output import JSON_HAS, Output, human_age, table
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
 from precompiled.core.words import format_count, human_seconds
@@ -118,20 +119,28 @@ def watch_command(
         for registration in registrations:
             if registration.kind == "entry":
                 _check_module(registration.command[0].partition(":")[0], registration.directory)
+    from precompiled.service.watch import registry
+
+    if not registrations and not registry.any_registered(settings.cache_dir) and not daemon_reachable(settings):
+        raise _nothing_to_watch()  # without starting a daemon
     _ensure_daemon(settings)
     ids = [id for registration in registrations for id in _register(settings, registration)]
     if not ids and not _watches(settings).watches:
-        raise PrecompiledError(
-            "there is nothing to watch",
-            "Give a module (pkg.module:factory) or a command (-- python train.py)",
-            code="nothing-to-watch",
-        )
+        raise _nothing_to_watch()
     if detach:
         them = "it" if len(ids) == 1 else "them"
         text = f"Watching {format_count(len(ids), 'target')}. `precompiled watch` shows {them}."
         out.result({"watching": ids}, text)
         return 0
     return _look_on(out, settings, set(ids), once)
+
+
+def _nothing_to_watch() -> PrecompiledError:
+    return PrecompiledError(
+        "there is nothing to watch",
+        "Give a module (pkg.module:factory) or a command (-- python train.py)",
+        code="nothing-to-watch",
+    )
 
 
 # ---------------------------------------------------------------- targets
@@ -222,7 +231,6 @@ def _of_project(start: Path) -> tuple[list[str], list[str], str]:
 
 
 def _ensure_daemon(settings: Settings) -> None:
-    from precompiled.client.daemon_link import daemon_reachable
     from precompiled.client.start import start_daemon
 
     if daemon_reachable(settings) or not settings.starts_daemon:

@@ -43,6 +43,7 @@ def test_keys_are_created_listed_trusted_and_forgotten(hosts: dict[str, list[str
     [own] = answer("remote", "keys", "list")["keys"]
     assert (own["id"], own["own"]) == (made["id"], True) and made["id"] in invoke("remote", "keys", "list").output
     assert answer("remote", "keys", "trust", f"{made['public']} a friend")["name"] == "a friend"
+    assert answer("remote", "keys", "trust", *made["public"].split(), "a", "friend")["name"] == "a friend", "no quotes"
     assert [key["name"] for key in answer("remote", "keys", "list")["keys"]] == ["(your own)", "a friend"]
     assert [answer("remote", "keys", "forget", made["id"])["forgotten"] for _ in range(2)] == [True, False]
     for arguments in (["trust", "nothing"], ["forget", "../own.pem"]):

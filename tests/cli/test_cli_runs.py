@@ -458,7 +458,7 @@ def test_a_program_selects_its_newest_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     error = answer("explain", "train.py", status=1)["error"]
-    assert error["message"] == "no run has used the hook yet"
+    assert error["message"] == "no run is recorded yet"
     made = [("old", "/a", "train.py"), ("of a", "/a", "train.py"), ("of b", "/b", "train.py"), ("test", "/a", "")]
     for number, (run, directory, file) in enumerate(made):
         recorded(tmp_path, run, GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})

@@ -244,7 +244,7 @@ def test_invalid_since_is_an_error(tmp_path: Path) -> None:
         found = subprocess.run([*command, f"--since={since}"], capture_output=True, text=True, check=False)
         assert found.returncode == 2 and "--since takes a time such as 30s" in found.stderr
     found = subprocess.run([*command, "--since=last"], capture_output=True, text=True, check=False)
-    assert found.returncode == 1 and "no run has used the hook yet" in found.stderr
+    assert found.returncode == 1 and "no run is recorded yet" in found.stderr
 
 
 def test_trace_of_an_idle_host_is_empty(tmp_path: Path) -> None:
@@ -272,6 +272,14 @@ def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"
+
+
+def test_timeline_says_that_its_command_had_no_graph(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "--", "true"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert found.stderr.splitlines()[0] == (
+        "precompiled: No process had a graph with the hook on. `precompiled doctor` says why."
+    )
 
 
 def test_timeline_exits_with_the_status_of_its_command(tmp_path: Path) -> None:

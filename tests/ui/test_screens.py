@@ -46,6 +46,28 @@ COMMANDS = (
     ["doctor"],
     ["config"],
     ["config", "mode", "workers"],
+    ["config", "show"],
+    ["explain", "train.py"],
+    ["watch"],
+    ["watch", "--remove", "--all"],
+    ["bake"],
+    ["timeline", "--", "true"],
+    ["disable"],
+    ["cache"],
+    ["cache", "dir"],
+    ["cache", "gc"],
+    ["daemon"],
+    ["daemon", "cancel", "abcd"],
+    ["daemon", "retry", "abcd"],
+    ["remote", "push"],
+    ["remote", "keys"],
+    ["remote", "keys", "list"],
+    ["remote", "keys", "trust"],
+    ["farm", "status"],
+    ["tools", "tune"],
+    ["tools", "trace"],
+    ["tools", "package", "no-such-file"],
+    ["ls"],
 )
 
 
@@ -123,6 +145,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         if request.param == "full":
             fill(Store(root / "cache"))
         yield {**variables, "PRECOMPILED_CACHE_DIR": str(root / "cache"), "PRECOMPILED_RUNTIME_DIR": str(root / "run")}
+        assert not (root / "run" / "socket").exists(), "one of the commands started a daemon"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -71,6 +71,14 @@ def test_watch_without_an_argument_or_registration_is_an_error(refused: Callable
     assert "pkg.module:factory" in error["action"]
 
 
+def test_watch_without_an_argument_starts_no_daemon(
+    refused: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(tmp_path / "run"))
+    assert refused()["code"] == "nothing-to-watch"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.reason("command-not-found")
 def test_command_that_is_not_on_the_path_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     error = refused("--", "no-such-command", "train.py")
@@ -106,7 +114,7 @@ def test_removal_of_an_unknown_watch_is_an_error(refused: Callable[..., dict[str
 def test_last_without_a_recorded_run_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     for _ in ("without a store", "in an empty one"):
         error = refused("--last")
-        assert error["code"] == "no-last-run" and "no run has used the hook yet" in error["message"]
+        assert error["code"] == "no-last-run" and "no run is recorded yet" in error["message"]
         assert "precompiled run" in error["action"]
         Path("store").mkdir(mode=0o700, exist_ok=True)
 
@@ -131,7 +139,7 @@ def test_damaged_or_untrusted_last_run_is_refused(
         path.write_text(f"{text}\n")
     path.chmod(mode)
     error = refused("--last")
-    assert error["code"] == "no-last-run" and "no run has used the hook yet" in error["message"]
+    assert error["code"] == "no-last-run" and "no run is recorded yet" in error["message"]
     assert "precompiled run" in error["action"]
 
 
