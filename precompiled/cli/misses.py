@@ -32,6 +32,7 @@ _NOUNS = {
     "size": "size",
     "small": "size",
     "dynamic": "size",
+    "number": "number",
     "range": "range",
     "dtype": "dtype",
     "input": "input",

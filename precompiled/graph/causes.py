@@ -32,6 +32,7 @@ _ADVICE = {
     "size": "use torch._dynamo.mark_dynamic or dynamic=True, so that one artifact serves several sizes",
     "small": "torch compiles the sizes 0 and 1 separately from other sizes, even if the size is dynamic",
     "dynamic": "mark the size with torch._dynamo.mark_dynamic before the first call, so that all sizes share one trace",
+    "number": "pass dynamic=True to torch.compile, so that one trace accepts every number",
     "parameter": "each size of the model has its own artifacts; the next run finds the new ones",
     "range": "use the same range in all runs (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
     "dtype": "each dtype has its own artifact; to use only one, cast the input before the call",
@@ -196,13 +197,15 @@ def _inputs(changes: Sequence[Change], at: str, parameters: str, *, is_alone: bo
         kinds.setdefault(_input_kind(change), []).append(change)
     if kinds.keys() & {"size", "dynamic"}:  # these may change ranges and add inputs, which are not causes
         kinds.pop("range", None)
+    numbers = [change for change in changes if {change.before[:6], change.after[:6]} & {"a size"}]
     if len(kinds) > 1 or not is_alone or (is_edited and not parameters):
         kinds.pop("input", None)
     for kind, those in kinds.items():
         if kind == "input" and parameters:
             yield Cause("parameter", "other parameters", parameters, at)
         elif kind == "dynamic":
-            yield _dynamic(those, at)
+            is_size = any(change.field for change in those) or not numbers
+            yield _dynamic(those, at) if is_size else _number(numbers, at)
         else:
             first = those[0]
             field = "range " if kind == "range" and first.source else f"{first.field} " if first.field else ""
@@ -239,6 +242,15 @@ def _dynamic(changes: Sequence[Change], at: str) -> Cause:
     what = f"{first.source or first.where}: {field}{first.before} -> {first.after}{bounds}"
     short = f"size became {'fixed' if is_fixed else 'dynamic'}"
     return Cause("dynamic", short, what + _and_more(shapes or ranges), at)
+
+
+def _number(changes: Sequence[Change], at: str) -> Cause:
+    """The cause if a number that the program passes (an int argument) became dynamic or fixed."""
+    first = changes[0]
+    is_fixed = first.after == difference.NONE
+    what = "any number -> a constant" if is_fixed else "a constant -> any number"
+    short = f"number became {'fixed' if is_fixed else 'dynamic'}"
+    return Cause("number", short, f"{first.source or first.where}: {what}{_and_more(changes)}", at)
 
 
 def _symbols(text: str) -> int:

@@ -250,6 +250,19 @@ def test_a_size_that_dynamo_made_dynamic_is_not_called_a_requested_range() -> No
     assert (back.short, back.what) == ("size became fixed", "x: shape [s0, 16] -> [8, 16]")
 
 
+def test_a_number_that_dynamo_made_dynamic_is_not_called_a_size() -> None:
+    """mark_dynamic does not apply to an int argument, so the advice must not name it."""
+    number = everything(_with_a_third_input("n"), put(*ARGS, 0, {"size": {"s": 0}}))
+    before = changed(put("inputs", "ranges", []))
+    after = changed(everything(number, CALLS))
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert (found.kind, found.short) == ("number", "number became dynamic")
+    assert found.what == "n: a constant -> any number" and found.line == CALLED
+    assert "dynamic=True" in found.advice and "mark_dynamic" not in found.advice
+    (back,) = causes.causes(after, before, difference.compare(after, before))
+    assert (back.short, back.what) == ("number became fixed", "n: any number -> a constant")
+
+
 @pytest.mark.parametrize("shape", [[1, 16], [0, 16]])
 def test_sizes_0_and_1_are_not_advised_to_be_dynamic(shape: list[int]) -> None:
     (found,) = of(put(*ARGS, 1, "shape", shape))

@@ -116,6 +116,24 @@ def test_difference_of_two_entries_is_described(newer: Any, said: list[str]) -> 
     assert [str(item) for item in difference.entries(newer, entry())] == said
 
 
+def test_a_number_that_is_a_constant_in_one_entry_only_is_a_difference() -> None:
+    """A call with a different int made Dynamo trace again, with a dynamic number. Only its type has a guard then."""
+
+    def of(kind: str, fact: Any) -> Any:
+        header, about = entry()
+        about.guards.append(GuardText("L['n']", kind, "", fact, "/project/m.py:4, in forward"))
+        return header, About.parse(about.to_bytes())
+
+    fixed = of("CONSTANT_MATCH", ["int", "0"])
+    dynamic = of("TYPE_MATCH", [["class", "builtins", "int", "a" * 64], 0, None, [], None, None])
+    other = of("TYPE_MATCH", [TENSOR, 0, None, [], None, None])
+    at = "(/project/m.py:4, in forward)"
+    assert [str(item) for item in difference.entries(dynamic, fixed)] == [f"L['n']: any int here, 0 there {at}"]
+    assert [str(item) for item in difference.entries(fixed, dynamic)] == [f"L['n']: 0 here, any int there {at}"]
+    assert all(item.is_value for item in difference.entries(fixed, dynamic))
+    assert difference.entries(dynamic, dynamic) == difference.entries(other, fixed) == []
+
+
 def test_function_of_a_main_program_is_identified_by_its_file() -> None:
     """The file comes from guards in functions of the same name. Functions of that name may be in several files.
 

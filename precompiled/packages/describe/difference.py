@@ -6,6 +6,7 @@ package_format.About of two entries of one function. This module needs no torch 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,8 @@ _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
 MEMORY = "it shares its memory with other inputs, or begins at a different offset"
+_NUMBERS = ("int", "float")
+_NUMBER_TYPES = [["class", "builtins", name] for name in _NUMBERS]
 IDENTITY = "it is a different object of the call"
 
 
@@ -101,7 +104,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[EntryDifference]:
-    """How the calls of two entries differ. Ignores guards that only one entry has.
+    """How the calls of two entries differ. Ignores guards that only one entry has, except on constants.
 
     In the phrases, "here" is the first entry, and "there" the second.
     """
@@ -120,6 +123,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[Entr
         place = (guard.source, guard.kind, guard.parameters)
         if place in facts and facts[place] != guard.fact:
             found.append(EntryDifference(guard.source, fact(guard.kind, guard.fact, facts[place]), guard.place))
+    found += _fixed_numbers(here, there)
     facts_seen = {what: value for what, value in there.seen}
     found += [
         EntryDifference(what, _of(value, facts_seen[what]))
@@ -163,6 +167,36 @@ def state(here: str, before: str, when: str) -> str:
 def of_sizes(here: object, before: object) -> Difference:
     """The difference between two tensors' sizes. None means any size, or any number of dimensions."""
     return Difference("sizes", _sizes(here), _sizes(before))
+
+
+def _fixed_numbers(here: About, there: About) -> Iterator[EntryDifference]:
+    """The numbers that are constants in one entry, and dynamic in the other, which guards only their type."""
+    (constants, types), (other_constants, other_types) = _numbers(here), _numbers(there)
+    for source in (*types, *constants):
+        one, other = constants.get(source) or types.get(source), other_constants.get(source) or other_types.get(source)
+        if one and other and (source in constants) != (source in other_constants):
+            guards = here.guards if source in constants else there.guards
+            place = next(guard.place for guard in guards if guard.source == source)
+            yield EntryDifference(source, Difference("", one, other), place)
+
+
+def _numbers(about: About) -> tuple[dict[str, str], dict[str, str]]:
+    """The guarded ints and floats: those with a constant, and those whose type alone is guarded ("any int")."""
+    constants = {
+        guard.source: constant(guard.fact)
+        for guard in about.guards
+        if constant(guard.fact) and guard.fact[0] in _NUMBERS
+    }
+    types = {
+        guard.source: f"any {guard.fact[0][2]}"
+        for guard in about.guards
+        if guard.kind == "TYPE_MATCH" and guard.source not in constants and _is_number_type(guard.fact)
+    }
+    return constants, types
+
+
+def _is_number_type(fact: Any) -> bool:
+    return isinstance(fact, list) and len(fact) > 0 and fact[0][:3] in _NUMBER_TYPES
 
 
 def _by_name(inlined: list[list[str]]) -> dict[str, set[str]]:
