@@ -1,6 +1,7 @@
 """``python -m precompiled.service``: run the daemon, in the foreground or detached (as clients start it).
 
-Exit status: 0 after a requested stop, or if another daemon runs already (with --ready-fd); 1 failed; 2 wrong use.
+Exit status: 0 after a requested stop, or if another daemon runs already (with --ready-fd); 1 after a failure; 2 after
+wrong use.
 """
 
 from __future__ import annotations

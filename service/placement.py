@@ -1,8 +1,8 @@
-"""Assigns queued jobs to workers: to an idle one, a new one, or one that replaces another. Pure.
+"""Assigns queued jobs to workers: idle workers, new workers, or new workers that replace idle ones. Pure.
 
 A *slot* is the right to start or compile. A starting or busy worker holds one, unless its job has idle priority. A
-worker that is stopped to make room for another worker holds one, too. As many jobs of idle priority as there are slots
-may run besides. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
+worker that is stopped to make room for another worker holds one, too. In addition, as many jobs of idle priority may
+run as there are slots. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
 ``Limits.processes`` bound both; service/shares.py decides which user may have a slot above the limit.
 """
 

@@ -84,7 +84,7 @@ def _invalid_switch(variables: Mapping[str, str]) -> str:
 
 
 def _unknown_names(variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each variable that begins with PRECOMPILED_ and names no setting, and the name of a similar setting, or ""."""
+    """Each variable that begins with PRECOMPILED_ and names no setting, with the name of a similar setting or ""."""
     settings = [name.upper() for name in NAMES]
     ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
     unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]

@@ -65,7 +65,7 @@ class Rates:
     def said(self) -> str:
         """Hits and misses of the last minute, or since the first sample.
 
-        If there is a single sample, all that the daemon has counted.
+        With a single sample, says all hits and misses that the daemon has counted.
         """
         if not self._seen:
             return "no counts"

@@ -1,7 +1,7 @@
 """Speaks ZeroMQ's wire format over one connection to one daemon, and tests whether a daemon listens.
 
-This module and ``daemon_reachable`` import quickly. The first message imports msgspec, which takes 20 ms, in the thread
-that sends it.
+The import of this module and a call of ``daemon_reachable`` are fast. The first message imports msgspec, which takes 20
+ms, in the thread that sends it.
 """
 
 from __future__ import annotations

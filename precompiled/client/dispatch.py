@@ -28,7 +28,8 @@ from precompiled.torch_internals.client import profiler_ranges
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
-# How many variants a process submits for one graph: a loop whose sizes always change must not fill the queue.
+# The maximum number of variants that a process submits for one graph. Without a limit, a loop whose sizes always change
+# would fill the queue.
 MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "the artifact is loaded; it awaits the end of a checkpoint in which the graph ran without it"
 
@@ -109,7 +110,7 @@ class Dispatch:
         self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # the variants that serve calls; the list only grows
-        # The variants, and loaded code that awaits a safe point, without the pieces.
+        # The variants, and loaded code that awaits a safe point. The pieces are not included.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._pieces: Compiled | None = None
         self._whole: Compiled | None = None  # the code of the whole graph that replaced the pieces
@@ -313,7 +314,7 @@ class Dispatch:
     ) -> object:
         """Call ``run``, or wait for the whole graph's code if another run of the call ran that code, or will run it.
 
-        ``run`` takes whether no other run has this call's keeper.
+        ``run`` takes a flag: whether no other run has this call's keeper.
         """
         eager = self._eager
         keeper, again = eager.repeated(args)

@@ -2,8 +2,8 @@
 
     precompiled: 2 of 2 graphs from the cache (about 27 s saved)
 
-The saved time is how long a worker compiled these artifacts, each counted once: what this process would have spent with
-nothing cached.
+The saved time is the time in which a worker compiled these artifacts, each counted once. With an empty cache, this
+process would have compiled for this time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Lets workers compile the Triton kernels that this program used last and that the store lacks, ahead of the program.
+"""Lets workers compile Triton kernels before the program needs them: kernels that it used last and that the store
+lacks.
 
-When the program imports Triton, the listed recipes (store/recipe_lists.py) whose kernels are missing are submitted at
-idle priority, so that graphs come first. When the program uses its first kernel, recipes of other GPU models are
-submitted for this GPU. A worker compiles a kernel in its turn (store/kernel_turns.py). A process that needs the kernel
-meanwhile waits for the worker, at most as long as its own last compile took.
+When the program imports Triton, this file submits each listed recipe (store/recipe_lists.py) whose kernel is missing.
+The priority is idle, so that graphs come first. When the program uses its first kernel, this file also submits recipes
+of other GPU models, for this GPU. A worker compiles a kernel in its turn (store/kernel_turns.py). A process that needs
+the kernel meanwhile waits for the worker, but not longer than the program's last compile of the kernel took.
 """
 
 from __future__ import annotations
@@ -161,8 +162,8 @@ class KernelsAhead:
             self._fails(error)
 
     def patience_s(self, key: str) -> float:
-        """How many seconds this process may wait for a worker that compiles a kernel: as long as its own last compile
-        took.
+        """How many seconds this process may wait for a worker that compiles a kernel: the time of the program's last
+        compile.
         """
         with self._lock:
             times = {item.key: item.compile_s for item in self._listed.values()}

@@ -1,4 +1,4 @@
-"""Leaves a graph to eager code because its compiled code is slower or wrong, also in later processes of the host."""
+"""Leaves a graph to eager code, here and in later processes of the host, if its compiled code is slower or wrong."""
 
 from __future__ import annotations
 

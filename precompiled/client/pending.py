@@ -122,7 +122,7 @@ class Pending:
     def stand_still(self, item: Awaited, until: threading.Event | None = None) -> None:
         """Block the program's thread until the artifact is loaded or has failed, at most ``wait_s`` seconds.
 
-        ``until``: an event that ends the wait instead.
+        ``until``: an event that also ends the wait.
         """
         done = until or item.done
         report = item.calls.report

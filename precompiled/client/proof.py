@@ -50,7 +50,7 @@ def prove(
 
 
 def can_check(program: SerializedGraph) -> bool:
-    """Whether the graph may run eager, and its code on other inputs than its own."""
+    """Whether the graph may run eager, and whether its code may run on copies of its inputs."""
     return not program.no_stand_in and not program.cudagraphs
 
 

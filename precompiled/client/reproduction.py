@@ -1,4 +1,4 @@
-"""Compares eager and compiled results of a stored graph on random inputs: `precompiled cache show --repro` writes a
+"""Compares eager and compiled results of a stored graph on random inputs. `precompiled cache show --repro` writes a
 script that calls ``main``.
 """
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def main(packed: str, arguments: Sequence[str]) -> int:
-    """Compare, and print the differences. Returns an exit status: 0: none, 1: some, 2: the comparison is impossible.
+    """Compare, and print the differences. Returns the exit status: 0 without differences, 1 with some, 2 if the
+    comparison is impossible.
 
     ``packed``: base64 of a packed program. ``arguments``: the directory of an artifact whose code is compared. Without
     it, Inductor compiles the graph in this process.

@@ -32,10 +32,10 @@ MAX_FUNCTIONS = 200
 MAX_FILES = 500
 MAX_KEPT = 16  # limit of the programs of cache misses that a process keeps
 UNTRACED = ("used", "skipped")  # the states of functions (packages/function_report.py) that a package served
-# The variables for a process's rank and the number of ranks, of torchrun, Slurm and Open MPI.
+# The variables in which torchrun, Slurm and Open MPI pass a process's rank and the number of ranks.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
-# Parts of the command lines of worker processes: of multiprocessing and joblib's loky without fork, and of execnet,
-# which starts pytest-xdist's workers.
+# A command line with one of these parts belongs to a worker process of multiprocessing or joblib's loky (if they do not
+# fork), or of execnet, which starts pytest-xdist's workers.
 _WORKERS = (
     "multiprocessing.spawn",
     "multiprocessing.forkserver",
@@ -235,7 +235,7 @@ class RunRecord:
 
 
 def _program() -> str:
-    """Return the name for display: of the script, of the module after ``-m``, or of the notebook."""
+    """Return the name for display: the name of the script, of the module after ``-m``, or of the notebook."""
     if "ipykernel" in sys.modules:
         # Jupyter sets the variable to the notebook's file
         return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"

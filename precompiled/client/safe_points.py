@@ -61,7 +61,8 @@ class SafePoint:
                 self._waiting.pop(0)()
 
     def when_safe(self, action: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Run ``action`` now, or, while swaps are held back, ``otherwise`` now and ``action`` at the last release.
+        """Run ``action`` now if no keeper holds swaps back. If one does, run ``otherwise`` now, and ``action`` at the
+        last release.
 
         Both run under the lock. Otherwise ``action`` could run first, and the message that ``otherwise`` sets would
         stay.

@@ -11,8 +11,8 @@ from precompiled.client.speed_trial import Compiled, Lost, SpeedTrial
 class ServingCode:
     """The code that serves a graph's calls, and the code that the next swap replaces. Thread-safe.
 
-    ``trial``: None if calls are not measured. ``serve`` takes the code for the next calls. ``went_back`` is called when
-    a trial has put earlier code back: with the times, this code, and whether the new code was in pieces.
+    ``trial``: None if calls are not measured. ``serve`` takes the code for the next calls. When a trial has put earlier
+    code back, ``went_back`` gets the times, this code, and a flag: whether the new code was in pieces.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class ServingCode:
     def replace(self, prepare: Callable[[Callable[[Compiled], None]], Compiled], *, in_pieces: bool) -> None:
         """Serve the calls with new code, at first on trial.
 
-        ``prepare`` returns the new code. After its first call, this code passes the code for later calls to its
-        argument. ``in_pieces``: another swap will follow.
+        ``prepare`` takes a function ``ran``, and returns the new code. After its first call, the new code passes the
+        code for later calls to ``ran``. ``in_pieces``: another swap will follow.
         """
         with self._lock:
             self._swaps += 1

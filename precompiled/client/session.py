@@ -94,7 +94,7 @@ class Session:
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None:
         """Raise NotServed if ``require`` is set, with the graph's own reason if it has one, else with ``code``.
 
-        For a call that waited for an artifact and got none.
+        Call this method for a call that waited for an artifact and got none.
         """
         if self.requires:
             report = calls.report

@@ -27,7 +27,7 @@ MAX_CALLS = 40  # after this many calls without a decision (if the sizes always 
 
 
 class Lost(NamedTuple):
-    """The new code was slower. The medians of the compared calls, in seconds."""
+    """The result of a trial in which the new code was slower: for both codes, the median time of a call in seconds."""
 
     earlier_s: float
     new_s: float

@@ -207,7 +207,7 @@ class KernelLookup:
         return found
 
     def _put(self, key: str) -> None:
-        """Request the upload of a kernel, unless an earlier request took long: the helper then hangs."""
+        """Request the upload of a kernel. If an earlier request took long, the helper hangs, so request nothing."""
         if not self._puts or (remote := parts.REMOTE.get()) is None:
             return
         began = time.monotonic()

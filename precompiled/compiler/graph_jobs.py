@@ -183,7 +183,7 @@ def _compile_program(
     job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
     """Compile a job, with torch set up for the job's store."""
-    # Without the waits for the remote and for the turn, because clients show this time as saved.
+    # The time excludes the waits for the remote and for the turn, because clients show it as saved.
     started = time.monotonic()
     import torch
 

@@ -9,7 +9,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """The memory that can be used before the kernel must end a process: of the host, or less by the cgroup's limit.
+    """The memory that processes can use before the kernel must end one: the host's, or less if the cgroup has a limit.
 
     Raises OSError, ValueError.
     """

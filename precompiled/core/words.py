@@ -77,5 +77,5 @@ def _figures(number: float, whole: bool) -> str:
 
 
 def describe_saved(seconds: float) -> str:
-    """Saved compile seconds, with what they are compared with."""
+    """Say how many compile seconds were saved compared with empty caches."""
     return f"{human_seconds(seconds)} (compared with empty caches)"

@@ -155,7 +155,8 @@ def may_follow_from_a_value(cause: Cause) -> bool:
 
 
 def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
-    """Causes that follow from a value in the program, such as the number of layers, as one cause that names the value.
+    """Replace the causes that follow from one value of the program (its number of layers, say) by one that names the
+    value.
 
     Other causes stay.
     """
@@ -374,5 +375,5 @@ def _in_common(program: ProgramData, other: ProgramData) -> float:
 
 
 def _files(program: ProgramData) -> set[str]:
-    # Without the folder of installed packages, so that one library in two environments is one file.
+    # Leave out the folder of installed packages, so that one library in two environments counts as one file.
     return {shorten_paths(place.file) for place in _lines(program)}

@@ -42,7 +42,7 @@ _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = tuple(
     "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
 )
-# Variables that match a prefix above, but do not change compiled code, or that the daemon's pool sets.
+# Variables that match a prefix above, but that do not change compiled code or that the daemon's pool sets.
 # CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, TRITON_HOME names triton's caches.
 _NOT_FOR_WORKERS = frozenset(
     """
@@ -98,7 +98,7 @@ def _is_for_workers(name: str) -> bool:
 
 
 def _is_vllms(name: str) -> bool:
-    """Whether vLLM is imported, and lists the variable as one that may change its operators and passes."""
+    """Whether vLLM is imported and lists the variable as one that may change vLLM's operators and passes."""
     return name.startswith("VLLM_") and name in _vllms_variables("vllm.envs" in sys.modules)
 
 

@@ -13,8 +13,8 @@ from precompiled.packages.function_report import FunctionReport
 
 
 def begin(name: str) -> Callable[[str], None]:
-    """Begin the trace of a frame. The returned function reports the problem that ended the trace, unless the trace had
-    made a graph: the graph's report has the problem.
+    """Begin the trace of a frame. The returned function reports the problem that ended the trace. If the trace had made
+    a graph, the graph's report has the problem instead.
     """
     session = sessions.current()
     began, graphs = time.perf_counter(), len(session.ledger)

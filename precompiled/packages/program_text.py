@@ -1,7 +1,7 @@
 """Computes a digest of the parts of a program's text that affect a trace.
 
-Many edits cannot affect a trace: of a comment, the formatting, a docstring, a line that prints, or a function that runs
-later. So the digest covers a source's compiled code without:
+Many edits cannot affect a trace: edits of a comment, the formatting, a docstring, a line that prints, or a function
+that runs later. So the digest covers a source's compiled code without:
 
 - line numbers and docstrings,
 - statements that only print or log,

@@ -1,4 +1,4 @@
-"""Opens the helper's remote, and again when this host's keys have changed. Counts and logs its errors."""
+"""Opens the helper's remote, and opens it again when this host's keys have changed. Counts and logs its errors."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Store(StoreWriter):
         trees.quarantine(path, self.quarantined, reason)
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
-        """Exclude an artifact from lookups that turned out to be unusable in a read or load. The remote does not fetch
+        """Exclude from lookups an artifact that turned out to be unusable in a read or load. The remote does not fetch
         it again.
         """
         unfit.note(artifact, self.quarantined, reason)

@@ -119,8 +119,9 @@ class JobIndex:
                     self._found.setdefault(name, []).append((job, worker))
 
     def of(self, graph: Mapping[str, Any]) -> tuple[RecordedJob, RecordedWorker] | None:
-        """The job whose artifact a graph runs, and its worker: the graph's own job, or the last job with its key before
-        its load.
+        """Return the job whose artifact the graph runs, and the job's worker.
+
+        This is the graph's own job, or else the last job with the graph's key before the graph was loaded.
         """
         loaded = max((span.began for span in spans_of(graph) if span.what == "load"), default=math.inf)
         # Several jobs have one id if a worker died or another host held the lease.
@@ -134,7 +135,7 @@ class JobIndex:
 
 
 def waits(job: RecordedJob, worker: RecordedWorker, since: float) -> tuple[float, float]:
-    """The seconds from ``since`` to the begin of a job: for the start of its worker, and else in the daemon's queue."""
+    """Return how long a job has waited since ``since`` for the start of its worker, and how long in the daemon's queue."""
     began = max(job.queued, since)
     start_s = max(0.0, min(worker.ready, job.began) - max(worker.launched, began))
     return start_s, max(0.0, job.began - began - start_s)

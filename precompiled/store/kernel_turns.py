@@ -100,7 +100,10 @@ def take(folder: Path, key: str, *, is_worker: bool = False, limit_s: float = ma
 
 
 def _wait(fd: int, limit_s: float) -> None:
-    """Wait until the holder's turn has ended, or the holder makes no progress, or is a worker and the time is up."""
+    """Wait until the holder's turn has ended, or the holder makes no progress.
+
+    If the holder is a worker, wait at most ``limit_s`` seconds.
+    """
     progress, since = -1, time.monotonic()
     until = since + limit_s
     while not _is_locked(fd) and (time.monotonic() < until or _WORKER not in _holder(fd)):

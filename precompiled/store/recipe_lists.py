@@ -63,7 +63,7 @@ class RecipeList:
         self._folder = root / RECIPES / program
 
     def read(self) -> list[ListedRecipe]:
-        """The listed recipes, the first listed first. Removes damaged files, and those of precompiled's other versions.
+        """The listed recipes, the oldest first. Removes damaged files, and files of other versions of precompiled.
 
         Raises StoreError, OSError.
         """

@@ -231,8 +231,8 @@ def waited_s(graph: Mapping[str, object]) -> float:
 
 
 def eager_s(process: RunProcess, graph: Mapping[str, Any]) -> float:
-    """The seconds for which a graph ran eager until its swap, without those in which the program waited for artifacts
-    (of any graph).
+    """The seconds for which a graph ran eager until its swap. Seconds in which the program waited for artifacts (of any
+    graph) do not count.
     """
     began = next((span.began for span in spans_of(graph) if span.what == "submit"), None)
     lasted: float = graph.get("swapped_after_s", 0.0)
@@ -245,8 +245,8 @@ def eager_s(process: RunProcess, graph: Mapping[str, Any]) -> float:
 
 
 def traces(process: RunProcess) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of each trace. Work for its graphs and waits for the remote do
-    not count.
+    """The functions that Dynamo traced, and the seconds of each trace. Work for the function's graphs and waits for the
+    remote do not count.
     """
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
     done += [span for span in process.waits if span.what == WAITED_FOR_REMOTE]

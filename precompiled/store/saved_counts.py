@@ -1,6 +1,7 @@
 """Saves the daemon's counters in its runtime directory, so that they survive a restart.
 
-The file maps each uid to its counters: numbers, and tables by reason, by the fields of wire.StatsReply.
+The file maps each uid to its counters, by their names in wire.StatsReply. A counter is a number, or a table that maps
+each reason to a number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deletes files of a store: names for temporary files, removal and size of directory trees, the quarantine."""
+"""Names the temporary files of a store, removes and measures directory trees, and moves files to the quarantine."""
 
 from __future__ import annotations
 

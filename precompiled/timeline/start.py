@@ -45,8 +45,8 @@ class Start:
     - ``first_step``: when the first step ended; None if the program called no graph twice
     - ``plain``: the estimated first step with plain torch.compile and empty caches, from the measured seconds of each
       compile.
-    - ``warm``: the same with torch's own cache full, as a lower limit: torch's cache loads graphs as fast as this
-      process.
+    - ``warm``: the same with torch's own cache full. This is a lower limit: it assumes that torch's cache loads graphs
+      as fast as this process.
     - ``in_process``: the compiles in this process, by their reasons
     - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
       time of their traces.
@@ -130,9 +130,11 @@ def _is_new(process: RunProcess, facts: Facts) -> bool:
 
 
 def _first_step(process: RunProcess, spans: Sequence[Span]) -> float | None:
-    """When the first step ended: a graph's second call that no further work of Dynamo or of the backend follows.
+    """Return when the first step ended: at a graph's second call after which Dynamo and the backend have no further
+    work.
 
-    If further work follows each second call, the end of this work. None if the program called no graph twice.
+    If work follows each second call, returns the end of the last work. Returns None if the program called no graph
+    twice.
     """
     work = [span for span in spans if span.what not in (known.LOAD, WAITED)]
     for at in process.second_calls:

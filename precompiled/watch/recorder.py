@@ -130,7 +130,9 @@ class Recorder:
                 self._files[path] = digest
 
     def _note_others(self, files: Iterable[str]) -> None:
-        """Record files that Python's loaders do not read: extension modules, libraries, packages' inlined functions."""
+        """Record files that Python's loaders do not read: extension modules, libraries, files of inlined library
+        functions.
+        """
         found = set(files)
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)

@@ -85,8 +85,8 @@ class Descriptions:
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        ``before`` has the entry's digests of functions that have not run, neither before the entry was recorded nor in
-        this process.
+        ``before`` has the entry's digests of the functions that had not run when the entry was recorded, and have not
+        run in this process.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}
@@ -118,7 +118,9 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """Number a storage by its address, as ``number`` does for an object. Tensors in one storage get one number."""
+        """Number storages in the order of their first calls, as ``number`` does objects. Tensors in one storage get one
+        number.
+        """
         return self._numbers.setdefault(~address, len(self._numbers))  # ids are not negative, so ~address is not an id
 
     # ------------------------------------------------------------------ values
@@ -340,7 +342,9 @@ class Descriptions:
             raise NotPortable(f"{what}: {reason}", code=reason.code) from reason
 
     def classes_in(self, function: types.FunctionType) -> list[object]:
-        """Describe the classes in a closure, which have no guards, even inside containers and objects."""
+        """Describe the classes in a closure, including those inside containers and objects. Dynamo does not guard these
+        classes.
+        """
         found: list[object] = []
         seen: set[int] = set()
 
@@ -450,8 +454,8 @@ class Descriptions:
     def attribute(self, value: Any, depth: int = 0) -> object:
         """Describe a value in a class or a closure, even if it contains objects without a description.
 
-        Such an object (a lock, a logger) is described only by its type, the rest of its container completely. A trace
-        that reads such an object is not kept (unguarded.py).
+        The type is the whole description of such an object (a lock, a logger). The rest of its container is described
+        completely. A trace that reads such an object is not kept (unguarded.py).
         """
         try:
             return self.value(value, depth)

@@ -68,7 +68,9 @@ class EntryDifference:
 
     @property
     def is_identity(self) -> bool:
-        """Whether an object or its memory is a different one. Another difference usually causes this one."""
+        """Whether the difference is in the identity of an object or of its memory. Usually, a second difference is the
+        cause.
+        """
         return self.difference.what in (IDENTITY, MEMORY)
 
     @property

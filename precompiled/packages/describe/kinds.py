@@ -72,8 +72,8 @@ def says_all(value: object, method: str) -> bool:
 
 
 def global_unseen(function: object) -> str | None:
-    """For a function that Dynamo has not traced: name a global, or a builtin in IMPURE, that the function reads, or
-    None.
+    """Return the name of a global, or of a builtin in IMPURE, that an untraced function reads. None if it reads
+    neither.
     """
     if not isinstance(function, types.FunctionType):
         return None

@@ -186,7 +186,7 @@ def _note_failure(error: BaseException) -> None:
 
 
 def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | None:
-    """The frame, or None if packages do not apply: for other backends, exports and filtered guards."""
+    """The frame, or None if packages do not apply: for backends other than "inductor", exports and filtered guards."""
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
         return None

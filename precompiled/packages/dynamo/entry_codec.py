@@ -1,4 +1,4 @@
-"""Encodes bytecode and guards as bytes, and decodes them: plain data, code objects and Dynamo's sources.
+"""Encodes bytecode and guards (plain data, code objects and Dynamo's sources) as bytes, and decodes the bytes.
 
 This file refuses objects of the user's. Dynamo's bytecode, sources and guard expressions contain names of one process
 (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` replaces them by placeholders, and ``decode``

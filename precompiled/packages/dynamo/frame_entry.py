@@ -1,4 +1,4 @@
-"""Defines the data of a frame and its trace while Dynamo compiles the frame, and the stored entry's data.
+"""Defines the data of a stored entry, and the data of a frame and its trace while Dynamo compiles the frame.
 
 Entries in users' stores are pickles, which contain the names of ``entry_codec._code``, of ``Body``, ``SkippedFrame``,
 ``Graph``, ``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept``, and of their fields. If you rename one,

@@ -267,7 +267,7 @@ def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> d
 
 @contextlib.contextmanager
 def or_discarded(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> Iterator[None]:
-    """Call ``discard`` if the block raises, because guards do not accept the call or an artifact does not load."""
+    """Call ``discard`` if the block raises: guards may not accept the call, or an artifact may not load."""
     try:
         yield
     except BaseException:

@@ -133,7 +133,7 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, object]]:
 class _Within(Descriptions):
     """Finds memos and impure functions inside containers, objects and classes.
 
-    A description has only the name of such a function, and a call may have used the function.
+    A description contains only the name of such a function, but the noted call may have called the function.
     """
 
     elsewhere: str | None = None  # the first such function, for the message

@@ -46,7 +46,9 @@ Prepared = tuple[Any, tuple[Call, ...]]
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Yield owner and name of each function of Dynamo to wrap, and the wrapper's maker (trace_patches)."""
+    """Yield the owner and name of each function of Dynamo to wrap, and the function that makes the wrapper
+    (trace_patches).
+    """
     yield OptimizerVariable, "get_python_args", _initialised
 
 

@@ -62,7 +62,9 @@ _MAKES_A_SET = ("call_set", "call_frozenset")
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches.py)."""
+    """Yield the owner and name of each function of Dynamo to wrap, and the function that makes the wrapper
+    (trace_patches).
+    """
     for kind in kinds(VariableTracker):
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
             for names, note in ((_GOES_THROUGH, _gone_through), (_WRITES, _read)):

@@ -6,7 +6,8 @@ the second trace has different graphs, or even different errors, than without pa
 the sizes and numbers that its trace read. A call that uses the entry keeps its values of these names. The next trace
 first adds these values to the history, then its own.
 
-Until that trace, this file keeps the values: the keys of torch's table (file, line, closure) belong to traced code.
+Until that trace, this file keeps the values, because the keys of torch's table (file, line, closure) belong to traced
+code.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -131,7 +132,7 @@ def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple
 
 
 def replay(met: Iterable[Kept], root: types.CodeType, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
-    """For the next trace, add to the history this call's values of the sizes that the entry's trace read."""
+    """Add values of this call to the history, for the next trace: the values of the sizes that the entry's trace read."""
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
         alike = _alike(digest, codes_within(root) if place is None else found_at(place))

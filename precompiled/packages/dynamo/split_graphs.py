@@ -1,9 +1,9 @@
 """Stores and rebuilds the parts of a graph that Dynamo has cut at DistributedDataParallel's buckets.
 
-So each bucket's gradients are sent while the next bucket's backward runs. Dynamo gets a ``torch.fx.GraphModule`` with a
-submodule for each part. The submodule's ``submod`` is the backend's result for the part, and its
-``unwrap_singleton_tuple`` says whether the part returns its only output without a tuple. An entry stores the calls as
-plain data (steps), and the parts as separate graphs.
+Because of these cuts, each bucket's gradients are sent while the next bucket's backward runs. Dynamo gets a
+``torch.fx.GraphModule`` with a submodule for each part. The submodule's ``submod`` is the backend's result for the
+part, and its ``unwrap_singleton_tuple`` says whether the part returns its only output without a tuple. An entry stores
+the calls as plain data (steps), and the parts as separate graphs.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
 torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),

@@ -56,8 +56,8 @@ def described(error: Exception) -> str:
 
 
 def ends_trace(error: Exception) -> bool:
-    """Whether an error that reaches ConvertFrame is one of the program or of torch. With the other errors, Dynamo says
-    that it cannot trace the frame, which then runs uncompiled.
+    """Whether an error that reaches ConvertFrame is an error of the program or of torch. Dynamo raises all other errors
+    for a frame that it cannot trace. The frame then runs uncompiled.
     """
     return not isinstance(error, (exc.Unsupported, exc.UserError))
 

@@ -7,12 +7,12 @@ the user's trace. This file notes:
   the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
 - Attributes whose existence Dynamo tests, or which it does not find.
 - Keys that a dictionary lacks.
-- Reads of whole objects: an object's text, a module's names, the keys of a dictionary that the frame changes and its
-  bytecode writes back.
-- Values without a source, from a class or a function, on which Dynamo does not guard.
+- Reads of whole objects: an object's text, a module's names, the keys of a dictionary that the frame changes and writes
+  back.
+- Values from a class or a function that have neither a source nor a guard.
 - Objects under several sources: Dynamo may guard only on the first source.
-- Results that Dynamo assumes to be constant: of importlib.util.find_spec, importlib.metadata.version,
-  sys.getrecursionlimit and functions under torch._dynamo.assume_constant_result.
+- Results that Dynamo assumes to be constant: results of importlib.util.find_spec, importlib.metadata.version,
+  sys.getrecursionlimit, and of functions under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.{VariableBuilder._wrap, VariableBuilder.__call__,
 SourcelessBuilder.create}, torch._dynamo.variables.lazy.LazyVariableTracker.{original_value, original_source},

@@ -326,9 +326,9 @@ def _has(value: object, name: str) -> bool:
 
 
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> object:
-    """Describe a global: a class, or ["builtin"] for a name that only the builtins have.
+    """Describe a global that is a class, or return ["builtin"] for a name that only the builtins have.
 
-    None for missing names, and for other values, which have guards.
+    Returns None for a missing name, and for any other value, because such a value has a guard.
     """
     if name not in scope:
         if not hasattr(builtins, name):

@@ -46,7 +46,9 @@ _OF_NUMBERS = "sym_"  # prefix of functions that depend only on their arguments,
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Yield owner and name of each function of Dynamo to wrap, and the function that wraps it (trace_patches)."""
+    """Yield the owner and name of each function of Dynamo to wrap, and the function that makes the wrapper
+    (trace_patches).
+    """
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
     if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # newer versions trace the key

@@ -70,8 +70,8 @@ def tensor(value: Any, described: Descriptions) -> object:
 def exactly(value: Any, described: Descriptions) -> object:
     """Describe a tensor with its sizes and strides.
 
-    For tensors whose identity Dynamo guards, or which it assumes to stay the same. For other tensors, Dynamo's guards
-    say which sizes the trace accepts.
+    This description is for tensors whose identity Dynamo guards, or which it assumes to stay the same. For all other
+    tensors, Dynamo's guards say which sizes the trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
@@ -130,7 +130,9 @@ def _hook(hook: Any, described: Descriptions) -> object:
 
 
 def within(value: Any, described: Descriptions) -> object:
-    """Describe what Dynamo reads from an object with only a guard on its type: a decorator's mode, for example."""
+    """Describe what Dynamo reads from an object (the mode of a decorator, for example) if it guards only on the
+    object's type.
+    """
     if is_a(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), within(of, described)]

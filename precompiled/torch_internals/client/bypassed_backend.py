@@ -1,8 +1,8 @@
 """Makes one result of torch.compile use torch's own backend, while the hook routes the others.
 
-The result's backend object gets the class ``BypassedBackend``, which the hook and packages leave alone. A
-BypassedBackend equals no other backend, so Dynamo does not serve its function with code that precompiled supplied for
-another call of torch.compile.
+The result's backend object gets the class ``BypassedBackend``, which the hook and packages leave alone. Dynamo shares
+code between equal backends. A BypassedBackend equals only itself, so its function never runs code that precompiled
+supplied for another call of torch.compile.
 
 Private names: torch._TorchCompileInductorWrapper.__eq__. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -31,6 +31,8 @@ def mark(backend: object) -> bool:
 
 
 def bypass(compiled: object) -> bool:
-    """Leave the graphs of a result of torch.compile to torch. Returns false if ``compiled`` is no such result."""
+    """Leave the graphs of a result of torch.compile to torch. Returns false if torch.compile did not return
+    ``compiled``.
+    """
     context = compiled_functions.context_of(compiled)
     return context is not None and mark(compiled_functions.backend_of(context))

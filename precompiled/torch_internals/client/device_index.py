@@ -31,11 +31,12 @@ from precompiled.torch_internals import code_edits
 
 HOME = "cuda:0"
 
-# Last parts of the names of functions whose only argument is a GPU index.
+# Functions whose only argument is a GPU index. Each function is given by the last part of its name.
 _TAKES_AN_INDEX = frozenset({"_DeviceGuard", "set_device", "get_raw_stream", "device", "synchronize", "current_stream"})
-# The only place of an index in a Triton kernel's text (a string in the wrapper).
+# The text of a Triton kernel (a string in the wrapper) contains the index only in this form.
 _PROPERTIES = re.compile(r"(DeviceProperties\(type='cuda', index=)0(?=,)")
-# Names of arguments that are GPU indices, and a pattern for other functions that may take a GPU index.
+# An argument with one of these names may be a GPU index. So may any named argument of a function whose name matches the
+# pattern.
 _LABELS = frozenset({"device", "device_index", "device_idx"})
 _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 

@@ -29,8 +29,8 @@ _Unwrapped.__module__ = NotServed.__module__
 
 
 def unwrapped(error: NotServed, cause: Exception | None = None) -> NotServed:
-    """Return ``error`` in a form that reaches the program. ``cause``: its ``__context__``, because torch.compile resets
-    ``__cause__``.
+    """Return ``error`` in a form that reaches the program. ``cause`` becomes the ``__context__``, because torch.compile
+    resets ``__cause__``.
     """
     raised = _Unwrapped(error)
     raised.__context__ = cause

@@ -89,7 +89,9 @@ def _put_off() -> None:
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Raise the thresholds before Dynamo calls back, for work that allocates like a trace (a package's guards)."""
+    """Raise the thresholds for work that allocates like a trace but precedes Dynamo's callback (building a package's
+    guards).
+    """
     raised = _before is None
     _begin()
     try:

@@ -5,9 +5,9 @@ parameters and state stay attributes of the module, and the graph reads them (``
 optimizer's tensors before the graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``). This file
 puts them after the inputs, so the graph is the same in every process, and no tensor is sent.
 
-This file stores a list of the tensors in the frame's tracing context, as AOTAutograd does. Torch empties the list when
-the optimizer is deleted (torch/_dynamo/variables/optimizer.py: ``create_finalizer``), so that the tensors do not stay
-alive.
+As AOTAutograd does, this file puts a list of the tensors into the frame's tracing context. When the optimizer is
+deleted, torch empties this list (torch/_dynamo/variables/optimizer.py: ``create_finalizer``), so the tensors do not
+stay alive.
 
 Dynamo sets the same two meta entries on nodes for a module's tensors as on placeholders
 (torch/_dynamo/variables/builder.py).

@@ -40,7 +40,8 @@ def install(serve: Serve, leave: Leave, went_around: WentAround, at_first_trace:
 
     - ``serve``: takes a graph, the options of its torch.compile(), and a function that compiles it in process. Returns
       the graph's callable.
-    - ``leave``: takes a graph that the program leaves to torch (bypassed_backend.py), and the same function
+    - ``leave``: takes a graph that the program leaves to torch (bypassed_backend.py), and a function that compiles it
+      in process.
     - ``went_around``: called if code calls Inductor directly (direct_inductor_calls.py).
     - ``at_first_trace``: called once, at the first trace.
     """

@@ -42,7 +42,7 @@ def load_bundle(
 
     - ``pickled``: the bundle. Unpickling runs code, so the caller has checked the bundle's origin (store/trust.py).
     - ``native``: maps a kernel's name to the file that contains the kernel, and to the file's SHA-256.
-    - ``program``: its modes are set during the load, which reads thread-local state and may run in another thread.
+    - ``program``: the load sets the program's modes, because it reads thread-local state and may run in another thread.
     - ``name``: the artifact's name in tracebacks and profiles.
 
     Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).

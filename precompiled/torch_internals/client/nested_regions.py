@@ -1,8 +1,8 @@
 """Writes the operations of nested regions into the graph that calls the regions.
 
 A region is a graph that another graph calls with ``invoke_subgraph``. Dynamo makes a region of each function that
-``torch.compiler.nested_compile_region`` marks, and with ``torch._dynamo.config.use_graph_deduplication`` of equal parts
-of a graph.
+``torch.compiler.nested_compile_region`` marks. With ``torch._dynamo.config.use_graph_deduplication``, Dynamo also makes
+regions of equal parts of a graph.
 
 For some such graphs, Inductor computes wrong gradients without a message (tests/programs/nested_region_program.py). On
 2.13, a region returns its input as a value that the backward needs. The calling graph treats this output and the input
@@ -45,8 +45,9 @@ def _write(
 ) -> Any:
     """Append the operations of ``module`` to ``graph``, and return its outputs.
 
-    ``copies``: maps the module's nodes to their nodes in ``graph``, at first only its inputs. The call of a region is
-    mapped to a tuple of the region's outputs. ``root``: the attributes that ``graph`` reads.
+    ``copies`` maps nodes of the module to their copies in ``graph``. At first it contains only the module's inputs. The
+    call of a region is mapped to a tuple of the region's outputs. ``root`` contains the attributes that ``graph``
+    reads.
     """
     for node in module.graph.nodes:
         if node in copies:
@@ -76,7 +77,7 @@ def _read(
     node: torch.fx.Node,
     copy_of: Callable[[torch.fx.Node], Any],
 ) -> torch.fx.Node:
-    """Append the read of an attribute: of a tensor, or of the graph of another operator."""
+    """Append the read of an attribute, which is a tensor or the graph of a higher-order operator."""
     value = attrgetter(str(node.target))(module)
     if isinstance(value, torch.fx.GraphModule):
         value = inline_regions(value)

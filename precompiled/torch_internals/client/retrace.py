@@ -39,8 +39,8 @@ _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDict
 
 @dataclass(frozen=True)
 class TracedFrame:
-    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: the most entries that the frame may
-    have.
+    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: the maximum number of the frame's cache
+    entries.
     """
 
     # A weak reference: a code object keeps Dynamo's entries alive, and an entry keeps the graph's callable alive.

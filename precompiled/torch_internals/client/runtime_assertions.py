@@ -112,7 +112,7 @@ def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
 
 
 def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[object]:
-    """The assertions on the inputs' symbols, and on values of this graph that another expression has replaced."""
+    """The assertions on the symbols of inputs, and on symbols of this graph that torch has replaced by expressions."""
     replaced = inputs | {
         symbol
         for node in module.graph.nodes

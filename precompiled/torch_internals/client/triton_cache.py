@@ -10,9 +10,10 @@ Its cache manager serves these calls from the folder TRITON_CACHE_DIR. ``StoreCa
 store behind it. A kernel of the store is copied to the folder, because torch and other libraries read the folder, too.
 Triton's cache also has its C modules (launchers), and the times of ``@triton.autotune(cache_results=True)``.
 
-The key of a kernel contains Triton's own key: the sources of Triton, the kernel and what it calls, the globals that it
-reads, arguments, options, the GPU's architecture and the version of ptxas. The key of a C module also contains what
-its machine code depends on, and the key of an autotuner's times contains the GPU's model.
+The key of a kernel contains Triton's own key. Triton's key covers the sources of Triton, of the kernel, and of the
+functions that the kernel calls. It also covers the globals that the kernel reads, arguments, options, the GPU's
+architecture and the version of ptxas. The key of a C module also contains what its machine code depends on, and the key
+of an autotuner's times contains the GPU's model.
 
 The recipe of a kernel (user_code/kernel_recipes.py) comes from the local variables ``src``, ``options`` and ``backend``
 of Triton's function ``compile``, which calls the manager.
@@ -60,7 +61,9 @@ class KernelLookupProtocol(Protocol):
     with_texts: bool
 
     def find(self, key: str, *, in_turn: bool) -> tuple[dict[str, bytes] | None, KernelTurn | None]:
-        """The files of a kernel. If none exist, the turn to compile the kernel, or None to compile without a turn."""
+        """Return the files of a kernel. If the store lacks the kernel, return the turn to compile it, or None to
+        compile without a turn.
+        """
 
     def publish(self, key: str, name: str, files: dict[str, bytes]) -> None:
         """Publish a kernel that this process has compiled."""
@@ -127,7 +130,7 @@ class StoreCacheManager(FileCacheManager):
         if self._copied(filename):
             self._note(filename, sys._getframe(1))
             return super().get_group(filename)
-        # Another process may have compiled the kernel meanwhile into the same folder.
+        # Meanwhile, another process may have compiled the kernel into the same folder.
         found = super().get_group(filename)
         if found and filename in found:
             self._end_turn()
@@ -201,7 +204,7 @@ class StoreCacheManager(FileCacheManager):
 
         found = caller.f_locals
         if caller.f_code is not compiler.compile.__code__ or type(found["src"]) is not compiler.ASTSource:
-            return  # of IR, or in another language
+            return  # the kernel is given as IR, or in another language than Triton's
 
         def describe() -> dict[str, Any]:
             return kernel_recipes.describe(found["src"], found["options"], found["backend"])

@@ -324,8 +324,9 @@ def _alone(output: object, storages: set[object]) -> object:
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
     """Whether the tensor's operator keeps the tensor for its backward although compiled code does not.
 
-    For example, compiled code keeps only the positions of zeros for relu, and of the maximum for amax. The caller may
-    change these results in place, but not a result that compiled code keeps too (of exp).
+    For example, compiled code keeps only the positions of zeros for relu, and only the position of the maximum for
+    amax. So the caller may change the results of relu and amax in place, but not the result of exp, which compiled code
+    keeps.
     """
     return tensor.grad_fn is not None and tensor.grad_fn.name() in _KEEP_THEIR_RESULT
 

@@ -132,7 +132,7 @@ class _Errors:
 
     @classmethod
     def measure(cls, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, rtol: float, atol: float) -> _Errors:
-        """``dtype``: infinite is what is infinite in this dtype."""
+        """``dtype``: a value counts as infinite if it is infinite in this dtype."""
         found, count = cls(), 0
         for wanted, got in zip(_pieces(left), _pieces(right), strict=True):
             # Chunk by chunk in float64: exact for all dtypes, and the temporary tensors stay in the CPU's cache.

@@ -47,8 +47,8 @@ def in_a_checkpoint() -> bool:
 
 
 def checkpoint_around() -> tuple[object | None, bool]:
-    """The checkpoint's object that lives until no second run is needed (None outside a checkpoint), and whether this is
-    the second run.
+    """Return an object of the checkpoint that lives until no second run is needed, or None outside a checkpoint. Also
+    return whether this is the second run.
     """
     pack = _pack_hook()
     if pack is None:
@@ -105,7 +105,7 @@ _known: tuple[str, dict[int, CodeType]] = ("", {})
 
 
 def _forwards(kind: type[Any]) -> Iterator[CodeType]:
-    """The code of ``forward`` of all Functions that derive from ``kind``, without decorators."""
+    """For each Function that derives from ``kind``, the code of its ``forward`` without decorators."""
     for derived in kind.__subclasses__():
         forward = vars(derived).get("forward")
         code = getattr(inspect.unwrap(getattr(forward, "__func__", forward)), "__code__", None)

@@ -152,7 +152,9 @@ class StandIn:
         return positions
 
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
-        """The checkpoint that treats this run and another run as one (or None), and whether this is the second run."""
+        """Return the checkpoint that treats this run and another run as one, or None. Also return whether this is the
+        second of the two runs.
+        """
         return enclosing_regions.checkpoint_around() if self.is_recorded(args) else (None, False)
 
     @staticmethod

@@ -5,8 +5,8 @@
 - Each run begins with the program's random state, and the program's random state and grad mode are restored after it.
 - In grad mode, ``torch.autograd.grad`` computes the gradients of all inputs, for one fixed random gradient of each
   output.
-- The reference (comparison.py) is an eager run in float64, or in float32 if half types are involved: all less precise
-  inputs are converted, and a dispatch mode does the same with the graph's own conversions and new tensors.
+- The reference (comparison.py) is an eager run in float64, or in float32 if half types are involved. Inputs of less
+  precise types are converted to this type. A dispatch mode converts tensors that the graph itself casts or creates.
 
 ``why_not`` lists the graphs and calls for which this is not possible (docs/explanation/stand-in.md).
 
@@ -53,7 +53,7 @@ class Results:
     """The results of one run, by their names in messages."""
 
     values: dict[str, Any]
-    dtypes: dict[str, torch.dtype]  # of the results whose gradients were given
+    dtypes: dict[str, torch.dtype]  # dtypes of the results whose gradients were given
 
 
 class Trial:
@@ -216,7 +216,7 @@ def _without_a_trace(args: Sequence[Any]) -> Iterator[None]:
 
 
 class _Wide(TorchDispatchMode):
-    """Widens all new floating tensors: those of conversions (``x.half()``), and those without an origin."""
+    """Widens each new floating tensor: the result of a conversion (``x.half()``), or of a factory (``torch.zeros``)."""
 
     def __init__(self, dtypes: Dtypes) -> None:
         super().__init__()

@@ -117,10 +117,10 @@ def _settle_sdp_priority() -> None:
     """Make torch set its default priority of attention backends now.
 
     Torch gives cuDNN the highest priority at the first attention on a GPU, traced or not
-    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). A later priority would give a graph
-    different keys before and after the first attention. Also, a worker's first attention would overwrite the priority
-    that the program has set. With plain torch.compile, the first compile sets the priority, too, because Inductor's own
-    patterns contain attention.
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). If torch set the priority later, a graph
+    would have different keys before and after the first attention. Also, a worker's first attention would overwrite the
+    priority that the program has set. With plain torch.compile, the first compile sets the priority, too, because
+    Inductor's own patterns contain attention.
     """
     if torch.cuda.is_initialized():
         _settled_sdp_priority()

@@ -5,7 +5,7 @@ operations, in the program's order, so the pieces run in the order of the graph.
 
 A graph is not cut
 
-- where a mode is set (autocast, grad mode): both halves would have to know the mode;
+- where a mode is set (autocast, grad mode): both halves would need the mode;
 - between the operation that makes an intermediate value and the last one that changes it in place;
 - if it has symbolic sizes or inner graphs (checkpoints).
 
@@ -31,7 +31,7 @@ from precompiled.torch_internals.graph import operation_effects
 from precompiled.torch_internals.graph.graph_codec import MEANINGFUL_META
 
 LEAST = 8  # operations of the smallest layer
-WORTH = 50  # the fewest operations that need not be compiled. Each further piece costs a compile and a call.
+WORTH = 50  # cut only if at least this many operations need no compile; each piece costs a compile and a call
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph as calls of pieces. ``returns``: the positions of the graph's outputs, or constants among them."""
+    """A graph as calls of pieces. ``returns``: for each output of the graph, its position among the values, or a
+    constant.
+    """
 
     pieces: list[torch.fx.GraphModule]
     steps: list[Step]
@@ -96,7 +98,7 @@ def _can_be_cut(module: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node]) ->
 
 
 def composed(cut: Cut, functions: Sequence[Callable[..., Any]]) -> Callable[..., tuple[object, ...]]:
-    """A function that computes what the graph does, by calls of its pieces' ``functions``."""
+    """Return a function that computes the graph's results by calls of ``functions``, one function per piece."""
     steps = [(functions[step.piece], step.inputs, step.outputs, step.last_used) for step in cut.steps]
     returns, size = cut.returns, cut.values
 
@@ -171,7 +173,7 @@ def _signature(node: torch.fx.Node) -> int:
 
 
 def _operation(node: torch.fx.Node, name: Callable[[torch.fx.Node], object]) -> object:
-    """What an operation does. ``name`` returns what to put in the place of an argument that is a node."""
+    """What an operation does. ``name`` returns the substitute for an argument that is a node."""
 
     def plain(argument: object) -> object:
         return name(argument) if isinstance(argument, torch.fx.Node) else repr(argument)
@@ -195,7 +197,7 @@ def _longest_run(
 ) -> tuple[int, int, int] | None:
     """The first position, the length and the number of the equal layers that save the most compiles.
 
-    Of the places at which such a run can begin, the one at which the fewest values cross.
+    If such a run can begin at several positions, returns the position at which the fewest values cross.
     """
     found: list[tuple[int, int, int, int]] = []
     for period in _periods(signatures, start, end):
@@ -214,7 +216,7 @@ def _longest_run(
     if not found:
         return None
     saved = max(count * period for _, count, period, _ in found)
-    # One layer less is better than many values that cross.
+    # A run with one layer less is better than a cut that many values cross.
     _, _, period, first = min(
         (crossing, -count, period, first) for crossing, count, period, first in found if (count + 1) * period >= saved
     )

@@ -93,8 +93,8 @@ Constant = View | Folded | Packed
 class Frozen(OutputCode):
     """The compiled code of a graph with freezing. Stores contain pickles of this class, so its names must not change.
 
-    ``kept``: the positions of AOTAutograd's arguments that the code takes. ``order``: for each of AOTAutograd's
-    arguments, its position among the graph's inputs, or None if the code does not read it.
+    ``kept``: the code takes the arguments of AOTAutograd that have these positions. ``order``: for each of
+    AOTAutograd's arguments, its position among the graph's inputs, or None if the code does not read it.
     """
 
     _boxed_call = True

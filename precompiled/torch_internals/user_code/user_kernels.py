@@ -14,7 +14,8 @@ launch has one of these forms::
   cache key) and the autotuner's configurations. If its own fingerprint differs, the worker refuses the graph, and the
   client compiles it in process.
 - ``tuning`` describes an autotuner that no module contains: one that the program creates, or one that Dynamo creates
-  from ``triton.heuristics`` (their results become its configurations). ``tuning`` is null without an autotuner.
+  from ``triton.heuristics`` (the heuristics' results become the autotuner's configurations). ``tuning`` is null without
+  an autotuner.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
 get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,

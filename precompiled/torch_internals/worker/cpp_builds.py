@@ -1,7 +1,7 @@
 """Makes C++ builds in a worker atomic, and sets the folder of Inductor's files.
 
 Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process uses
-any such file that it finds, because torch checks only that it exists (codecache.py: _worker_compile_cpp;
+any such file that it finds, because torch checks only that the file exists (codecache.py: _worker_compile_cpp;
 cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the linker is killed in
 between, every later worker uses the incomplete file. Until the store is cleared, a graph's kernels then cannot be
 loaded, or (with an incomplete header) no kernel can be built. So the compiler writes to a temporary name, and the

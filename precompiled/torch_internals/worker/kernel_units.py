@@ -49,7 +49,8 @@ MIN_KERNELS, MAX_KERNELS = 8, 64
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
 # A kernel that calls one of these functions gets its own unit: GCC inlines a large function that one kernel calls, but
 # not one that several kernels of a unit call. With AVX2 instead of AVX512, WelfordHelper (batch norm) is large as well.
-# With AVX512, GCC calls welford_combine in some kernels with WelfordHelper, but they are as fast (docs/decisions/0015).
+# With AVX512, GCC calls welford_combine in some kernels with WelfordHelper, but these kernels are as fast as in a unit
+# of their own (docs/decisions/0015).
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
 
@@ -95,7 +96,9 @@ class _Build(CppPythonBindingsCodeCache):
 
 
 class _WrapperBuild(CppWrapperCodeCache):
-    """Builds a C++ wrapper as torch does, and returns the path instead of its entry. Loads nothing."""
+    """Builds a C++ wrapper as torch does, and returns the path of its ``.so`` instead of its entry function. Loads
+    nothing.
+    """
 
     cache: ClassVar[dict[str, object]] = {}
 

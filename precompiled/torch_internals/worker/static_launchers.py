@@ -2,12 +2,12 @@
 
 Torch launches an Inductor kernel itself, without Triton, if the bundle contains the kernel's *static launcher*
 (torch/_inductor/triton_bundler.py, put_static_autotuner). If the launcher is missing, each process that loads the
-bundle requests the kernel from Triton, which runs ptxas for its version or rebuilds the kernel. Two things keep
-launchers out of the bundle:
+bundle requests the kernel from Triton. Triton then runs ptxas to read its version, or rebuilds the kernel. Two things
+keep launchers out of the bundle:
 
 - *A long name.* Triton cuts the names of its files at 150 characters, but Inductor looks for the full name
   (triton/compiler/compiler.py, compile; triton_heuristics.py, can_statically_launch). So this file shortens names, as
-  torch does on Windows. Inductor adds a number to each name.
+  torch does on Windows. Inductor adds a number to each name, so shortened names stay distinct.
 - *A smaller block for a reduction.* If a looped reduction needs more registers than the GPU has for full occupancy,
   torch compiles it again with half the block (triton_heuristics.py, _dynamic_scale_rblock). Torch recompiles after
   loading the kernel, when it has already stored the launcher. So this file adds the second result to the stored
