@@ -1,4 +1,4 @@
-"""Describes the modes of a captured graph (ambient_modes.py): the calls that set each mode, and the parts of the mode."""
+"""Describes the modes of a captured graph (ambient_modes.py): the calls that set each mode, and the mode's parts."""
 
 from __future__ import annotations
 

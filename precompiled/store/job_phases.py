@@ -135,7 +135,7 @@ class JobIndex:
 
 
 def waits(job: RecordedJob, worker: RecordedWorker, since: float) -> tuple[float, float]:
-    """Return how long a job has waited since ``since`` for the start of its worker, and how long in the daemon's queue."""
+    """Return the seconds since ``since`` that a job waited for its worker's start, and those in the daemon's queue."""
     began = max(job.queued, since)
     start_s = max(0.0, min(worker.ready, job.began) - max(worker.launched, began))
     return start_s, max(0.0, job.began - began - start_s)

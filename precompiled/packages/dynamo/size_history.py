@@ -132,7 +132,9 @@ def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple
 
 
 def replay(met: Iterable[Kept], root: types.CodeType, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
-    """Add values of this call to the history, for the next trace: the values of the sizes that the entry's trace read."""
+    """Add this call's values to the history, for the next trace: the values of the sizes that the entry's trace
+    read.
+    """
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
         alike = _alike(digest, codes_within(root) if place is None else found_at(place))
