@@ -108,9 +108,9 @@ class Cli(Group):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # A dense format, so that the help fits a screen of 24 lines.
+        # A dense format, so that the help and the next prompt fit a screen of 24 lines.
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]     (each COMMAND has --help)")
-        formatter.write(f"\n{self.help}\n\n")
+        formatter.write(f"{self.help}\n\n")
         for title, names in tree.sections().items():
             formatter.write(f"{_heading(title)}\n")
             formatter.write("".join(f"  {name:<10}{self.summary(ctx, name)}\n" for name in names))

@@ -40,7 +40,7 @@ def _connected(settings: Settings, until: float) -> Link:
             if not is_busy(error):
                 by_systemd = path.parent == paths.SYSTEM_RUNTIME_DIR
                 how = "systemctl start precompiled" if by_systemd else "precompiled daemon start"
-                raise DaemonError(f"no daemon listens on {path}", f"Start one with `{how}`") from error
+                raise DaemonError(f"no daemon runs at {path}", f"Start one with `{how}`") from error
         else:
             while not link.up and not link.is_lost(time.monotonic()) and (left := until - time.monotonic()) > 0:
                 link.wait(left)

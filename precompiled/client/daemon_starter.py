@@ -80,7 +80,7 @@ class DaemonStarter:
                 return None  # if that daemon has ended, the connection starts a new daemon
             problem = outcome.error()
         else:
-            said = f"no daemon listens in {self._settings().runtime_dir}, and starting one is switched off"
+            said = f"no daemon runs in {self._settings().runtime_dir}, and starting one is switched off"
             problem = DaemonError(said, "Run `precompiled daemon start`")
         self._without_daemon = problem
         return problem

@@ -198,7 +198,7 @@ def _inputs(changes: Sequence[Change], at: str, parameters: str, *, is_alone: bo
         kinds.setdefault(_input_kind(change), []).append(change)
     if kinds.keys() & {"size", "dynamic"}:  # these may change ranges and add inputs, which are not causes
         kinds.pop("range", None)
-    numbers = [change for change in changes if {change.before[:6], change.after[:6]} & {"a size"}]
+    numbers = [change for change in changes if "an int" in (change.before[:6], change.after[:6])]
     if len(kinds) > 1 or not is_alone or (is_edited and not parameters):
         kinds.pop("input", None)
     for kind, those in kinds.items():

@@ -281,7 +281,7 @@ def sizes(values: list[Any]) -> str:
 def tensor(item: InputData) -> str:
     """Describe an input on one line, without properties that most inputs have."""
     if "size" in item:
-        return f"a size, {size(item['size'])}"
+        return f"an int, {size(item['size'])}"
     if "opaque" in item:
         return f"an object, {'.'.join(item['opaque'][:2])}"
     if "mesh" in item:

@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "requires grad": (put(*ARGS, 0, "requires_grad", True), ["input 0: requires_grad False -> True"]),
     "a parameter": (put(*ARGS, 0, "parameter", True), ["input 0: is a parameter False -> True"]),
     "shared memory": (put(*ARGS, 1, "shares", 0), ["input 1: shares memory with input no -> 0"]),
-    "a tensor that is a size now": (put(*ARGS, 1, {"size": 5}), ["input 1: float32 [8, 16] -> a size, 5"]),
+    "a tensor that is a size now": (put(*ARGS, 1, {"size": 5}), ["input 1: float32 [8, 16] -> an int, 5"]),
     "one input more": (
         lambda program: program["inputs"]["args"].insert(0, {**TENSOR, "dtype": "int64"}),
         ["number of inputs: 2 -> 3", "input 0: none -> int64 [8, 16]"],
