@@ -5,7 +5,7 @@ time of the next run's first step.
 a goal, is the time until the watch is ready, minus capture (imports and trace) and compile.
 
 (x) examples/watch/train.py is a recorded run. One edited hyperparameter changes shapes, and one does not. The next
-run's first step is compared with plain torch.compile's, whose cache is warm from before the edit.
+run's first step is compared with that of plain torch.compile, which has a cache from before the edit.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In the default mode (``packages = "program"``), an entry does not serve an edited text. But two runs of one text may
 differ in their inputs (arguments, environment variables, files, the time). The merged program is such a text:
 
-- Statements that differ, at the top level, in a class or in ``build()``, stand below an ``if``.
+- If statements at the top level, in a class or in ``build()`` differ, both versions stand below an ``if``.
 - A function that differs is defined twice.
 """
 

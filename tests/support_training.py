@@ -42,7 +42,7 @@ def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str
         for client in left.values():
             client.process.kill()
             client.process.wait()
-    # The failed rank first, so that its output is the error of the test.
+    # Read the failed rank first, so that its output is the error of the test.
     return [client.result() for client in sorted(clients, key=lambda client: client in left.values())]
 
 

@@ -5,8 +5,8 @@ values equal eager's.
 
 With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md).
 Kernels do not run on this GPU, so no value is compared. A row is right if the second process loads only cubins for that
-GPU, and starts no other process. A size that a kernel computes is wrong on a made-up GPU. The first process may then
-not call the next graph again. Such graphs may lack a hit (``idle`` in --json).
+GPU, and starts no other process. A size that a kernel computes is wrong on a made-up GPU, so the first process possibly
+never calls the next graph again. Such a graph may lack a hit (``idle`` in --json).
 
 With `--in-pieces`, models have six layers instead of two. The first step waits for compiled code, and graphs with equal
 layers run this step in pieces.
@@ -65,8 +65,8 @@ class Row(ArchitectureRow):
 
     @property
     def right(self) -> bool:
-        # On a made-up GPU, a size that a kernel computes is wrong. The first process may then not call the next graph
-        # again. Such graphs are counted in ``idle``.
+        # On a made-up GPU, a size that a kernel computes is wrong, so the first process possibly never calls the next
+        # graph again. ``idle`` counts such graphs.
         served = self.graphs == self.by_daemon and self.second_graphs == self.hits == self.graphs - self.idle > 0
         loaded = set(self.cubins) == {self.target} or (self.known_cubins and not self.cubins)
         made = not self.target or (loaded and not self.started)

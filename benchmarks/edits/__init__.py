@@ -1,1 +1,3 @@
-"""Measures starts after an edit (`make edits`): traced frames, and the first step's time beside torch.compile's."""
+"""Measures starts after an edit (`make edits`): traced frames, and the first step's time relative to
+torch.compile's.
+"""

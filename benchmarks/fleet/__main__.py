@@ -1,5 +1,5 @@
-"""Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3; then again with 10 %
-killed.
+"""Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3. Then repeats this with 10
+% of the hosts killed.
 
 `make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, a Python process that takes
 most of the time. Exits 1 if a surviving host lacks a graph at the end, or if more than 0.1 % of the wanted graphs were
@@ -75,7 +75,9 @@ def main() -> int:
     table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
     print("\n" + table.text() + "\n")
     if arguments.docs:
-        shown = table.without(("hosts", "graphs", "lost"))  # two are given; lost graphs end the command with 1
+        shown = table.without(
+            ("hosts", "graphs", "lost")
+        )  # the page names hosts and graphs; lost graphs are an error
         write_part("`make bench-fleet ARGS=--docs`", [describe_machine(), shown.text()], "guides/fleet.md")
     bad = [place for place, outcome in outcomes if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted]
     for place in bad:

@@ -15,7 +15,7 @@ SIDES = ("ours", "torch's key")
 
 
 def lookup(effort: Effort, say: Say) -> list[Result]:
-    """(g) Capture, key and store lookup, relative to torch's key: of GPT-2's training graph and of one with 5,000
+    """(g) Capture, key and store lookup, relative to torch's key, for GPT-2's training graph and a graph with 5,000
     inputs.
     """
     return [

@@ -11,7 +11,9 @@ from benchmarks.harness.result import Result
 
 
 def ranks_at_once(effort: Effort, say: Say) -> list[Result]:
-    """(d) Ranks that start cold at once: their CPU seconds beyond warm ranks', and when all of them run compiled."""
+    """(d) Ranks that start cold at once: how many CPU seconds more than warm ranks they take, and when all run
+    compiled.
+    """
     count = effort.ranks
     # The goals were set for four and eight processes. With more processes, each pays a smaller share of the compile.
     goal = 0.45 if count < 8 else 0.3

@@ -18,7 +18,9 @@ from precompiled.core import python_path
 
 
 def start_up(effort: Effort, say: Say) -> list[Result]:
-    """(e) `python -c pass` with the hook on, by either route, beside one without it."""
+    """(e) `python -c pass` with the hook switched on in each of two ways, relative to `python -c pass` without the
+    hook.
+    """
     routes = {"sitecustomize": "PYTHONPATH (precompiled run)", "pth": ".pth (precompiled enable)"}
     results = {
         route: Result("e", f"Python start-up with the hook, {title}: added", "ms", 1.0)

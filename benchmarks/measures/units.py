@@ -1,4 +1,4 @@
-"""Measures (k): the C++ compilers' cost for models' kernels, in units and, as in plain torch.compile, one by one."""
+"""Measures (k): the C++ compilers' cost for a model's kernels, in units, and one by one as in plain torch.compile."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ class Attempts:
         return f"descriptors are left: {left}" if left else ended
 
     def _check_rest(self, root: Path) -> None:
-        """Nothing is in quarantine, and an eviction removes what a dead writer left."""
+        """Check that nothing is in quarantine, and that an eviction removes what a dead writer left."""
         for store in map(Store, (root, root / "a", root / "b")):
             eviction.evict(store, 1 << 40, 10**6)
             for folder in (store.tmp, store.quarantined):

@@ -37,7 +37,7 @@ def test_every_altered_bit_is_refused(tmp_path: Path, file: str, tries: Callable
 @pytest.mark.fault("altered-bytes")
 @pytest.mark.parametrize("file", [fmt.BUNDLE, "entry"])
 def test_altered_bit_of_a_large_file_is_refused(tmp_path: Path, file: str, tries: Callable[[int, int], int]) -> None:
-    """Bits at random places, from a fixed seed."""
+    """The test alters bits at random places, which a fixed seed determines."""
     altered = AlteredStore(tmp_path / "store", size=1 << 18)
     path = altered.paths[file]
     numbers = random.Random(38)

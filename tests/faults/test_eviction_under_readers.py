@@ -65,7 +65,9 @@ ROLES: dict[str, Callable[[Store, random.Random, str], None]] = {
 
 
 def _act(role: str, root: Path, seed: int, rounds: int, ended: Any, answers: Any) -> None:
-    """A reader does ``rounds`` rounds. The others go on until all readers have ended."""
+    """Act in a role. A reader does ``rounds`` rounds. Processes in all other roles go on until all readers have
+    ended.
+    """
     store, numbers, found = Store(root), random.Random(seed), Counter[str]()
     before = len(os.listdir("/proc/self/fd"))
     while found["rounds"] < rounds if role == "reader" else not ended.is_set():

@@ -17,7 +17,7 @@ STAY = ("ENOSPC", "EROFS")  # errors of all later calls, too
 def test_failing_call_raises_an_error_and_damages_nothing(
     failing_calls: FailingCalls, operation: str, tries: Callable[[int, int], int], record_property: Callable[..., None]
 ) -> None:
-    """In the full form: each error at each call."""
+    """The full form provokes each error at each call."""
     number = OPERATIONS.index(operation)
     is_full = tries(1, len(ERRORS)) > 1
     errors = ERRORS if is_full else (ERRORS[number % len(ERRORS)],)

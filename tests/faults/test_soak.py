@@ -124,7 +124,7 @@ def test_programs_equal_eager_and_the_daemon_does_not_grow(
 
 
 def _assert_whole(host: Host) -> None:
-    """A reader gets complete artifacts, or the error that makes it quarantine them."""
+    """Check that a reader gets complete artifacts, or the error that makes it quarantine them."""
     for artifact in host.store.all_artifacts():
         with contextlib.suppress(CorruptArtifact, FileNotFoundError):
             assert host.store.read_files(artifact)

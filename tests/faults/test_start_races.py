@@ -87,7 +87,7 @@ def check_stops(daemon: DaemonUnderTest, owner: int) -> None:
 
 @pytest.mark.integration
 def test_of_daemons_that_start_at_once_exactly_one_serves(tmp_path: Path, tries: Callable[[int, int], int]) -> None:
-    """Whole daemons, as clients start them."""
+    """The test starts whole daemons, as clients do."""
     starts = tries(4, 8 * len(SITUATIONS))
     racers = min(starts, 8)
     for number in range(starts // racers):
@@ -149,7 +149,9 @@ def forked_racers() -> Iterator[Racers]:
 def test_of_many_forks_that_become_the_daemon_exactly_one_serves(
     tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:
-    """The daemon's own command line from its arguments to its stop, without the start of an interpreter."""
+    """The forks run the daemon's own command line, from its arguments to its stop, without the start of an
+    interpreter.
+    """
     starts = tries(16 * 2, 16 * 500)
     with forked_racers() as racers:
         for number in range(starts // 16):

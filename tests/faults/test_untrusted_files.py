@@ -153,7 +153,9 @@ def test_mount_of_another_users_folder_is_not_read(trusted: TrustedStore, tmp_pa
 
 
 def _in_own_mounts(mount: Callable[[], object], trusted: TrustedStore, what: str) -> str:
-    """Whether a fork of this process reads a place after a mount that only the fork sees: "read" or "refused"."""
+    """Return "read" or "refused": what a fork of this process does with a place after a mount that only the fork
+    sees.
+    """
     if not hasattr(os, "unshare") and shutil.which("unshare") is None:
         pytest.skip("NOT RUN: needs unshare, for mounts of its own")
     reading, writing = os.pipe()

@@ -103,5 +103,7 @@ def tools(folder: Path, python: str = sys.executable) -> dict[str, str]:
 
 
 def once(*names: str) -> dict[str, int]:
-    """The counts of kernels that were each compiled (or found) once. A closure's function has a fixed name."""
+    """The counts of these kernels if each was compiled (or found) once. Names in the counts have only their first
+    word.
+    """
     return {name.partition(" ")[0]: 1 for name in names}

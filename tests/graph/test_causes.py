@@ -327,7 +327,7 @@ def test_a_cause_is_plain_data() -> None:
 
 
 def test_a_flag_gets_no_advice_for_numbers() -> None:
-    """A model after train() and after eval(), for example, whose dropout has another ``training``."""
+    """For example, the argument ``training`` of a model's dropout differs after train() and after eval()."""
     before = changed(everything(put(*NODES, 2, 2, 1, True), CALLS))
     after = changed(everything(put(*NODES, 2, 2, 1, False), CALLS))
     (cause,) = causes.causes(before, after, difference.compare(before, after))

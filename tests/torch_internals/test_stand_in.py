@@ -294,7 +294,8 @@ def an_input_that_is_changed_has_the_history_of_the_change(compile: Compile) -> 
     x = b * 1
 
     def change(x: torch.Tensor) -> torch.Tensor:
-        # Not mul_: plain torch.compile saves its input for the backward and would refuse the change.
+        # The example is not mul_, because plain torch.compile saves the input of mul_ for the backward and would refuse
+        # the change.
         x.add_(a)
         return x.exp()
 
