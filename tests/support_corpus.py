@@ -82,7 +82,8 @@ def wrong(answer: Answer) -> dict[str, str]:
 def not_served(answer: Answer, *sources: str) -> dict[str, Any]:
     """Returns the rows, except those in BYPASSED, that the daemon did not serve completely.
 
-    In such a row, the process compiled a graph itself, a graph's source is not in ``sources`` ("swap", "hit"), or no graph exists.
+    In such a row, the process compiled a graph itself, a graph's source is not in ``sources`` ("swap", "hit"), or no
+    graph exists.
     """
     return {
         name: (row["graphs"], row["messages"], row["compiles"])

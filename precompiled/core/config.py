@@ -43,8 +43,8 @@ class Settings:
     )
     tiers: str = _setting(
         "default",
-        "what a graph runs after eager code. `default`: its artifact. `quick,default`: first, if the graph has equal "
-        "layers, the artifacts of its pieces: one piece serves all equal layers",
+        "what a graph runs after eager code. `default`: its artifact. `quick,default`: the artifacts of its pieces, "
+        "then its artifact. Only graphs with equal layers have pieces, and one piece serves all equal layers",
     )
     require: bool = _setting(
         False,
@@ -138,7 +138,7 @@ class Settings:
     )
     yield_s: float = _setting(
         4.0,
-        "time after its submit in which a job yields CPU time to running programs; 15 times as long if its program "
+        "how long after its submit a job yields CPU time to running programs; 15 times as long if the job's program "
         "already runs compiled code in pieces",
     )
     worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")

@@ -1,4 +1,5 @@
-"""Compiles the made-up device for one installed torch. Each torch, and each state of the sources, has its own folder.
+"""Compiles the made-up device for one installed torch. For each installed torch and each state of the sources, the
+device has its own folder.
 
 Any host on which Inductor compiles for a CPU has a C++ compiler. CUDA's headers come with the wheels of torch and
 triton.

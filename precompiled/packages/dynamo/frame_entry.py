@@ -34,9 +34,9 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About, function_key
 
-# The attribute in which a graph's callable has its Graph (below), for trace_recording.py.
+# trace_recording.py reads a graph's Graph (below) from this attribute of the graph's callable.
 MARK = "_precompiled_graph"
-# The attribute in which a graph's callable has the tensors that it adds to its arguments
+# This attribute of a graph's callable has the tensors that the callable adds to its arguments
 # (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 

@@ -58,7 +58,7 @@ case("made_function_that_an_object_has", HELD, None, USED)
 case("changed_global_of_a_made_function_that_an_object_has", HELD, ('"alpha": 2.0', '"alpha": 3.0'), TRACED)
 case("object_that_has_another_made_function", HELD, ("alpha=alpha)", "alpha=alpha + 1)"), TRACED)
 case("object_that_has_no_made_function_any_more", HELD, ('scope["g"]', "lambda x: torch.mm(x, x)"), TRACED)
-# In Dynamo's first attempt to trace f, it inlines g and reads its global. After the graph break, the last attempt
+# In the first attempt to trace f, Dynamo inlines g, which reads a global. After the graph break, the last attempt
 # leaves h to a separate frame, so f must not depend on that global.
 BREAKS = """
 scope = {"torch": torch, "alpha": 2.0}
