@@ -75,9 +75,7 @@ def main() -> int:
     table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
     print("\n" + table.text() + "\n")
     if arguments.docs:
-        shown = table.without(
-            ("hosts", "graphs", "lost")
-        )  # the page names hosts and graphs; lost graphs are an error
+        shown = table.without(("hosts", "graphs", "lost"))  # the page names hosts and graphs; lost graphs are an error
         write_part("`make bench-fleet ARGS=--docs`", [describe_machine(), shown.text()], "guides/fleet.md")
     bad = [place for place, outcome in outcomes if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted]
     for place in bad:
