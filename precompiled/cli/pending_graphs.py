@@ -69,8 +69,9 @@ class PendingCauses:
             return f"no daemon runs, so {'`precompiled doctor` says why' if is_alive else _AGAIN}"
         if cause:
             queue = format_count(self._daemon.queue_depth, "graph waits", "graphs wait")
-            at_work = format_count(len(self._daemon.workers), "worker")
-            return f"{queue} in the daemon's queue for {at_work}; `precompiled status --watch` shows the progress"
+            at_work = sum(worker.state in ("idle", "busy") for worker in self._daemon.workers)
+            until = f"for {format_count(at_work, 'worker')}" if at_work else "until a worker has started"
+            return f"{queue} in the daemon's queue {until}; `precompiled status --watch` shows the progress"
         if is_alive:
             return "the daemon has just received it, or the program is about to load it"
         jobs = (job for worker in workers(self._settings.cache_dir) for job in worker.jobs if job.key == key)

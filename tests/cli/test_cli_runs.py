@@ -24,7 +24,7 @@ from support_daemon import wait_until
 from support_host import Host
 from support_programs import ARGS, NODES, changed, everything, put
 
-from precompiled.cli import checks_store, misses
+from precompiled.cli import checks_store, misses, pending_graphs
 from precompiled.cli import runs as shown
 from precompiled.cli.app import cli
 from precompiled.cli.nearest import Kepts
@@ -418,6 +418,26 @@ def test_a_graph_that_is_pending_at_the_end_has_a_cause(tmp_path: Path) -> None:
     (miss,) = shown.explain(settings, "run")[0]["misses"]
     assert "Now a worker compiles it, for " in miss["since"] and "C++ compilers" in miss["since"]
     assert miss["since"].endswith("After the compile, `precompiled explain` names the cause of the miss")
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ([], "until a worker has started"),
+        (["starting"], "until a worker has started"),
+        (["starting", "busy"], "for 1 worker"),
+        (["busy", "busy"], "for 2 workers"),
+    ],
+)
+def test_a_queued_graph_names_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], said: str
+) -> None:
+    tmp_path.chmod(0o700)
+    reply = SimpleNamespace(queue_depth=2, workers=[SimpleNamespace(state=state) for state in states])
+    monkeypatch.setattr(pending_graphs, "ask_daemon", lambda *_: reply)
+    recorded(tmp_path, "run", GraphReport("p", "i [3/0]", "cc" * 32, "pending"), files={})
+    (miss,) = shown.explain(config.load({"cache_dir": tmp_path}), "run")[0]["misses"]
+    assert f"2 graphs wait in the daemon's queue {said}; `precompiled status --watch` shows" in miss["since"]
 
 
 def test_a_function_that_torch_cannot_trace_is_named(tmp_path: Path) -> None:
