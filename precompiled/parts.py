@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class PartModule(Generic[_Interface]):
-    """A module of a part, which implements a protocol. The core imports the module when it needs it."""
+    """A part's module that implements a protocol. The core imports the module when it needs it."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -133,7 +133,7 @@ class RemoteProtocol(Protocol):
         """
 
     def withdraw(self, root: Path, key: str, label: str) -> None:
-        """Let the helper remove a variant of an artifact, which this host has refused, from the remote."""
+        """Let the helper remove a refused variant of an artifact from the remote."""
 
     def begin(self, settings: Settings) -> AheadProtocol | None:
         """Start the helper, which fetches what this program used in earlier runs. Idempotent."""

@@ -15,7 +15,7 @@ SETTLE_S = 2.0
 
 
 def daemon_memory(effort: Effort, say: Say) -> list[Result]:
-    """(f) The daemon's resident memory, idle: after its start, and after a compile."""
+    """(f) The resident memory of an idle daemon, after its start and after a compile."""
     result = Result("f", "the daemon's resident memory, idle", "MB", 60.0)
     fresh, used = [], []
     for _ in range(effort.repeats):

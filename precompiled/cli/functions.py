@@ -251,7 +251,9 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
-    """Texts that differ in the program's names. Dynamo may reach one value by several names."""
+    """The texts that still differ with the program's names in place of Dynamo's. Dynamo may have several names for one
+    value.
+    """
     return list({in_words(text): text for text in reversed(list(texts))}.values())[::-1]
 
 

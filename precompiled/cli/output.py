@@ -123,7 +123,7 @@ def all_option(text: str) -> Callable[[Callback], Callback]:
 
 
 def fits_screen(show_all: bool) -> bool:
-    """Whether to print only what fits a screen: on a terminal without --all. A pipe gets everything."""
+    """Whether to print only what fits a screen. True on a terminal, except with --all. A pipe gets everything."""
     return not show_all and sys.stdout.isatty()
 
 

@@ -44,7 +44,7 @@ class GraphReport:
     load_s: float = 0.0
     swapped_after_s: float = 0.0  # from the cache miss to the swap
     compile_s: float = 0.0  # duration of the compile, in a worker
-    saved_s: float = 0.0  # compile_s of a hit; a graph that a worker compiled after the miss saves nothing
+    saved_s: float = 0.0  # compile_s of a hit; 0 if a worker compiled the graph after its miss
     calls_eager: int = 0
     calls_compiled: int = 0
     spans: list[Span] = field(default_factory=list)

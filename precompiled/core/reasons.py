@@ -86,7 +86,7 @@ def plain(text: str) -> str:
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """Return what happens to a graph that has no artifact for the reason ``code``, which may come from another version.
+    """Return what happens to a graph that has no artifact. ``code``: the reason, perhaps a code of another version.
 
     ``runs``: the graph already runs eager. False for graphs that must not mix eager and compiled runs.
     """

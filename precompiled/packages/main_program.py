@@ -1,4 +1,4 @@
-"""Gets the text of a main program without a file: of a notebook, ``python -c``, a pipe, or a script under cProfile."""
+"""Gets the text of a main program that has no file: a notebook, ``python -c``, a pipe, or a script under cProfile."""
 
 from __future__ import annotations
 

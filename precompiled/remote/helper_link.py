@@ -279,7 +279,7 @@ def put_kernel(root: Path, key: str) -> None:
 
 
 def fetch_kernel(root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
-    """Whether the helper finds a Triton kernel in the remote, and publishes it in the store.
+    """Let the helper fetch a Triton kernel. Returns whether the helper found the kernel and published it in the store.
 
     ``compiles``: this process has the kernel's turn (store/kernel_turns.py). With the turn, this function waits while
     another host compiles the kernel. This function returns false if the helper sends no answer for ``wait_s`` seconds.
@@ -316,7 +316,7 @@ def report_uses(
 
 
 def state(root: Path, name: str = STATE) -> dict[str, Any] | None:
-    """Return the state that a helper last wrote: of the remote, or of the farm if ``name`` is FARM_STATE.
+    """Return the state of the remote (or of the farm, if ``name`` is FARM_STATE) that a helper last wrote.
 
     Returns None if no helper has ever run.
     """

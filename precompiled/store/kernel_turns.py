@@ -79,7 +79,7 @@ def find_state(folder: Path, key: str) -> TurnState:
 def take(folder: Path, key: str, *, is_worker: bool = False, limit_s: float = math.inf) -> KernelTurn | None:
     """Begin a turn. If another process holds the turn, wait until that turn has ended, and return None. Raises OSError.
 
-    - ``is_worker``: this process is a worker of the daemon, whose priority is low
+    - ``is_worker``: this process is a worker of the daemon, so its priority is low
     - ``limit_s``: the longest wait for a worker, in seconds
 
     The folder must exist, and only this user may be able to write to it.

@@ -48,7 +48,7 @@ class Entry:
 
 
 class _Reader:
-    """Reads the packages of a store or a base, whose directory is ``root``."""
+    """Reads the packages in ``root``, the directory of a store or a base."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)

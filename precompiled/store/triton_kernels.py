@@ -94,7 +94,7 @@ def _digest(bare: Header, body: bytes) -> str:
 
 
 class _Reader:
-    """Reads the kernels of a store or a base, whose directory is ``root``."""
+    """Reads the kernels in ``root``, the directory of a store or a base."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)

@@ -1,7 +1,7 @@
 """Replaces the compiler interface of vLLM's piecewise backend by a class that derives from it.
 
 vLLM looks up the class of its interface in ``vllm.compilation.backends.make_compiler``. Only that name is replaced.
-vLLM calls ``standalone_compile`` before the first call of a piece: for one size, or for all sizes of a range.
+Before the first call of a piece, vLLM calls ``standalone_compile``, for one size or for all sizes of a range.
 
 Names of vLLM: vllm.compilation.backends.{InductorStandaloneAdaptor, PostGradPassManager},
 vllm.compilation.compiler_interface.{InductorStandaloneAdaptor.{compile, compute_hash}, set_inductor_config,

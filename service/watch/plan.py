@@ -22,7 +22,9 @@ MAX_KILLS = 5
 
 @dataclass
 class Plan:
-    """The state of one watch. ``due``: when the next capture begins, in the caller's clock; None: after an edit."""
+    """The state of one watch. ``due``: when the next capture begins, by the caller's clock. None: the next edit sets
+    this time.
+    """
 
     due: float | None = None
     capturing: bool = False

@@ -42,8 +42,8 @@ TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "v
 def test_file_that_a_killed_worker_was_building_is_built_again(
     host: Host, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # TMPDIR must hold no precompiled header of another program, which a worker would copy. The path is short, because
-    # sockets are created there.
+    # TMPDIR must hold no precompiled header of another program, because a worker would copy this header. The path is
+    # short, because sockets are created there.
     (host.root / "tmp").mkdir()
     # The prepared store already knows the CPU's vector units, which one case must detect again.
     shutil.rmtree(host.store.root)

@@ -380,7 +380,7 @@ def test_time_in_wait_is_not_counted_as_eager(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id", ["s", "of another process"])
 def test_the_time_before_a_compile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
-    """A graph may join the job of another process, which has the same key."""
+    """A graph may join a job that another process has submitted under the same key."""
     tmp_path.chmod(0o700)
     spans = [Span("submit", 100.0, 0.5, 1), Span("load", 108.0, 0.1, 2)]
     graph = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=8.1, compile_s=3.5, spans=spans)

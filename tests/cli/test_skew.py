@@ -1,4 +1,4 @@
-"""Tests that a user can stop a daemon with another protocol version, which remains after an upgrade in place."""
+"""Tests that a user can stop a daemon of another protocol version. Such a daemon remains after an upgrade in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of custom operators that a main program defines, which a worker cannot import.
+"""Tests of custom operators that a main program defines. A worker cannot import them.
 
 The client sends the source of such an operator, and the key contains it, so that the next process has a cache hit.
 tests/torch_internals/test_program_source.py tests which operators can be described.

@@ -1,4 +1,4 @@
-"""Tests of tensor subclasses that a main program defines, which a worker cannot import.
+"""Tests of tensor subclasses that a main program defines. A worker cannot import them.
 
 The client sends the source of such a subclass, and the key contains it, so that the next process has a cache hit.
 tests/torch_internals/test_program_classes.py tests which subclasses can be described.

@@ -185,7 +185,7 @@ def _in_own_mounts(mount: Callable[[], object], trusted: TrustedStore, what: str
 def test_file_that_is_exchanged_during_a_check_is_not_used(
     tmp_path: Path, what: str, tries: Callable[[int, int], int]
 ) -> None:
-    """A thread exchanges a file with another user's file, whose content has a valid digest, in a loop."""
+    """In a loop, a thread exchanges a file with another user's file, whose content has a valid digest."""
     trusted = TrustedStore(tmp_path / "store")
     store = trusted.store
     place = {"artifact": ARTIFACT, "file": f"{ARTIFACT}/{fmt.MANIFEST}", "entry": "ENTRY"}[what]

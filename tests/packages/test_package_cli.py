@@ -77,7 +77,7 @@ def test_unknown_function_is_an_error_that_suggests_known_functions(traced_twice
 
 
 def test_an_edit_that_moves_lines_leaves_one_entry(traced_twice: Any) -> None:
-    """The new entry replaces the older entry with the same meaning, which names lines that no longer exist."""
+    """The new entry replaces the older entry with the same meaning, because the older one names lines that are gone."""
     host, _found = traced_twice
     store = PackageStore(host.store.root)
     (entry,) = [entry for entry in store.entries() if entry.header.module == NAME and b"3.0" in entry.about]

@@ -172,7 +172,7 @@ def of_sizes(here: object, before: object) -> Difference:
 
 
 def _fixed_numbers(here: About, there: About) -> Iterator[EntryDifference]:
-    """The numbers that are constants in one entry, and dynamic in the other, which guards only their type."""
+    """The numbers that are constants in one entry and dynamic in the other. The second entry guards only their type."""
     (constants, types), (other_constants, other_types) = _numbers(here), _numbers(there)
     for source in (*types, *constants):
         one, other = constants.get(source) or types.get(source), other_constants.get(source) or other_types.get(source)

@@ -49,7 +49,7 @@ class Places:
 
 
 def codes_at(place: list[Any]) -> set[str]:
-    """The present digests of all code at a place: of the function, functions that it wraps, and inner functions."""
+    """The present digests of all code at a place: the function, the functions that it wraps, and inner functions."""
     return {code_digest(code) for code in found_at(place)}
 
 

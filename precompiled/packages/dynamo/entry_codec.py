@@ -49,7 +49,7 @@ def encode(value: object, names: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes, name: Callable[[str], str]) -> Any:
-    """Decode verified bytes of ``encode``, which can run code. ``name`` maps a placeholder to a name."""
+    """Decode verified bytes of ``encode``. Decoding can run code. ``name`` maps a placeholder to a name."""
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
     # The context discards guards that some sources (ClosureSource, for example) install at their creation.

@@ -137,7 +137,7 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: object) -> None:
-    """Begin to watch the trace if Dynamo may call functions of the class of ``value``, which the trace has read."""
+    """The trace has read ``value``. If Dynamo may call functions of its class, begin to watch the trace."""
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
         _begin(noticed)

@@ -40,7 +40,7 @@ class Met(NamedTuple):
     code: types.CodeType
     closure: tuple[str, ...]  # digests of the functions that the code's cells hold
     name: str
-    # None for a number. For a tensor: for each dimension, the dimension from which its stride is inferred, or None.
+    # None for a number. A tensor has one item per dimension: the dimension from which its stride is inferred, or None.
     strides: tuple[int | None, ...] | None
 
 

@@ -18,7 +18,7 @@ of an autotuner's times contains the GPU's model.
 The recipe of a kernel (user_code/kernel_recipes.py) comes from the local variables ``src``, ``options`` and ``backend``
 of Triton's function ``compile``, which calls the manager.
 
-The store does not serve a process that changes what Triton compiles without changing Triton's key (``_is_shared``).
+If a process changes what Triton compiles, but not Triton's key, the store does not serve the process (``_is_shared``).
 
 Private names: triton.knobs.{build.impl, cache.{dir, manager_class}, compilation.{always_compile, dump_ir, override,
 use_ir_loc}, nvidia.mock_ptx_version, propagate_env, runtime.add_stages_inspection_hook},

@@ -21,7 +21,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 
 
 def on_copies(call: Callable[..., object], overwritten: Sequence[int]) -> Callable[..., object]:
-    """Wrap ``call``, a backward that overwrites these arguments: if the graph is retained, pass copies of them."""
+    """Wrap ``call``, a backward that overwrites these arguments. If the graph is retained, pass copies instead."""
 
     def backward(args: list[Any]) -> object:
         if torch._C._autograd._get_current_graph_task_keep_graph():

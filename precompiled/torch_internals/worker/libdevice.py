@@ -3,7 +3,7 @@
 With the settings ``emulate_precision_casts`` or ``eager_numerics.use_pytorch_libdevice``, torch selects the CUDA
 toolkit's library. Torch sets an environment variable and Triton's settings, for the rest of the process
 (torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). But a worker's next graph may belong to a
-program without these settings, whose key differs.
+program without these settings, and so have a different key.
 
 Private names: torch._inductor.async_compile.shutdown_compile_workers. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
