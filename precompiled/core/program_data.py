@@ -99,7 +99,7 @@ class ProgramData(_ProgramData, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureState:
-    """The results of a graph's capture that a load of its artifacts needs."""
+    """The results of a graph's capture that are needed to load the graph's artifacts."""
 
     modes: dict[str, Any]
     device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (graph/devices.py)

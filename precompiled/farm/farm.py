@@ -240,8 +240,8 @@ class Farm:
         with self._changed:
             if self._cases.get(case.key) is case:
                 del self._cases[case.key]
-            # The key is not sent again for KEPT_S, even with other sizes of the graph, because the nodes have only the
-            # sizes that they were sent.
+            # The key is not sent again for KEPT_S, even with other sizes of the graph, because a node knows only the
+            # sizes of its job.
             self._kept[case.key] = time.monotonic() + KEPT_S
             if slots:
                 self.counts.compiled += 1

@@ -1,8 +1,8 @@
 """Lists the kinds of GPU that the made-up device can be, as CUDA describes them.
 
-Sources: NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities, written from memory.
-PyTorch 2.11 reported the values of the H100 on an H100, and the name, capability, number of multiprocessors and L2 size
-of the H200 on an H200. All other values, clocks most of all, were never compared with a device.
+Sources: NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities, written from memory. On an
+H100, PyTorch 2.11 reported the values of the H100. On an H200, it reported the name, capability, number of
+multiprocessors and L2 size of the H200. All other values, clocks most of all, were never compared with a device.
 
 Effect of a wrong number:
 

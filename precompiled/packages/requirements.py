@@ -18,8 +18,8 @@ from precompiled.torch_internals.graph import compiler_config, operator_override
 def requirements(options: Mapping[str, object]) -> dict[str, str]:
     """Map the names of this process's requirements to values. A digest replaces a value of over 80 characters.
 
-    ``options``: the options of torch.compile. Raises Bypass if the program overrides operators so that no worker can
-    compile its graphs. Dynamo has no guards on these overrides.
+    ``options``: the options of torch.compile. Raises Bypass if no worker can compile the program's graphs because the
+    program overrides operators. Dynamo has no guards on these overrides.
     """
     operator_overrides.refuse([])
     settings = compiler_config.snapshot(options)

@@ -1,6 +1,6 @@
 """Tests that each program of the corpus is served.
 
-Its graphs are swapped in the first process and cache hits in later processes. The values must equal those of eager
+Its graphs are swapped in the first process, and are cache hits in later processes. The values must equal those of eager
 code, and no client may compile a graph.
 """
 

@@ -44,7 +44,7 @@ KINDS = {
     "program": "The program itself raises, is interrupted or exits",
     "remote": "The remote or the farm fails at any request",
 }
-# Faults of precompiled that tests of a kind have found since these tests exist, each with the commit that mends it.
+# For each kind, the faults of precompiled that its tests have found, each with the commit that mends it.
 FOUND: dict[str, list[tuple[str, str]]] = {
     "worker-dies": [
         ("86fa5dc0", "a death before the worker had read its graph counted against the graph"),

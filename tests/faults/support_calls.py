@@ -59,7 +59,7 @@ class FailingCalls:
         return self._request("all", operation=operation, error=error, every=every, to_the_end=to_the_end)
 
     def attempt_twice_at_random(self, operation: str, error: int, count: int) -> int:
-        """Run an operation twice in one store, with an error at a random call of each, ``count`` times."""
+        """Repeat ``count`` times: run an operation twice in one store, each time with an error at a random call."""
         return self._request("random", operation=operation, error=error, count=count)
 
     def _request(self, how: str, **request: Any) -> int:

@@ -33,7 +33,8 @@ def test_second_process_compiles_none_of_twenty_kernels(machine: Machine) -> Non
     assert (first["total"], first["ptxas"], first["measured"]) == (COMPILES, COMPILES, 4)
     assert first["cc"] > 0
     second = machine.run("second")
-    # ``tuned_once`` takes its configuration from the stored times. ``tuned`` does not cache times, in Triton either.
+    # ``tuned_once`` takes its configuration from the stored times. ``tuned`` measures again, because Triton does not
+    # cache its times.
     assert second["compiled"] == {} and sum(second["found"].values()) == COMPILES - 1
     assert (second["ptxas"], second["cc"], second["measured"]) == (0, 0, 2)
     assert "precompiled: " not in second["said"], "nothing fell back"

@@ -16,7 +16,7 @@ from precompiled.service import journal
 
 
 def decoded(data: bytes) -> dict[str, str]:
-    """Return the fields of a record, given in the journal's protocol."""
+    """Decode a record in the journal's protocol, and return its fields."""
     found = {}
     while data:
         name, separator, rest = data.partition(b"\n")

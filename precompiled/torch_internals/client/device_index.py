@@ -83,7 +83,9 @@ def _move_code(code: Any, index: int) -> None:
 
 
 def moved_text(text: str, index: int) -> str:
-    """Python code for ``cuda:0``, rewritten for ``cuda:index``. Raises Bypass for an index in an unknown position."""
+    """Rewrite Python code for ``cuda:0`` so that it uses ``cuda:index``. Raises Bypass for an index in an unknown
+    position.
+    """
     moved, places = f"cuda:{index}", []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and node.value == HOME:
@@ -102,7 +104,7 @@ def moved_text(text: str, index: int) -> str:
 
 
 def _indices(call: ast.Call) -> Iterator[ast.Constant]:
-    """Yield each argument of a call that is the index 0. Raises Bypass if another argument may be an index."""
+    """Yield the arguments of a call that are the index 0. Raises Bypass if another argument may be an index."""
     name = _name(call.func)
     last = name.rpartition(".")[2]
     given = [*((None, value) for value in call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]

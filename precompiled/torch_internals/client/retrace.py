@@ -5,8 +5,8 @@ for example), or adds guards. So the client invalidates Dynamo's cache entry for
 ``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). Torch calls ``invalidate`` at any time, even while the
 entry runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
 
-A cache entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state, whose method
-invalidate this file calls.
+A cache entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state. This file
+calls the extra_state's method invalidate.
 
 Private names: torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._dynamo.guards.{GuardManagerWrapper,
 DeletedGuardManagerWrapper}, torch._dynamo.eval_frame._stance, torch._dynamo.config.{error_on_recompile,

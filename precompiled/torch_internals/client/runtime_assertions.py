@@ -8,7 +8,8 @@ after the node that returns the value. The restored assertions become part of th
 the eager run, and raise the same RuntimeError as torch's own assertion.
 
 This file also writes out assertions on the sizes of unbacked inputs (``mark_unbacked``), which Dynamo never writes into
-the graph: two sizes are equal, as broadcasting requires, or a size is within the program's bounds.
+the graph. Such an assertion says that two sizes are equal, as broadcasting requires, or that a size is within the
+program's bounds.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["unbacked_bindings"],
 torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements,

@@ -18,7 +18,7 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.client import relocate
 from precompiled.torch_internals.user_code import program_classes
 
-# The settings that standalone_compile adds to those of every other compile (compile_graph.py).
+# The settings that standalone_compile has in addition to the settings of every compile (compile_graph.py).
 SETTINGS = {"triton.autotune_at_compile_time": True}
 
 
@@ -32,7 +32,7 @@ def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[object]) -> torch.fx.GraphModule:
-    """A copy of the graph for ``inputs`` (fake tensors and numbers) instead of those of Dynamo's trace."""
+    """A copy of the graph for ``inputs`` (fake tensors and numbers) instead of the inputs of Dynamo's trace."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     given = iter(inputs)

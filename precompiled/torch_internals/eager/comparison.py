@@ -1,9 +1,9 @@
 """Decides whether the results of compiled code are as right as those of eager code.
 
 Eager and compiled code round differently, so their results differ. A difference within torch.testing's tolerances for
-the dtype is rounding. For a larger one, a *reference* decides: eager code in a wider type. Compiled code is wrong only
-if its error against the reference is clearly larger than the error of eager code. This is the rule of ``same`` in
-torch/_dynamo/utils.py (the check of torch's own benchmarks), with its factors 2 and 3::
+the dtype is rounding. If the difference is larger, a *reference* decides: the result of eager code in a wider type.
+Compiled code is wrong only if its error against the reference is clearly larger than the error of eager code. This is
+the rule of ``same`` in torch/_dynamo/utils.py (the check of torch's own benchmarks), with its factors 2 and 3::
 
     rmse(reference, compiled) <= factor * rmse(reference, eager) + slack
 
@@ -135,7 +135,8 @@ class _Errors:
         """``dtype``: a value counts as infinite if it is infinite in this dtype."""
         found, count = cls(), 0
         for wanted, got in zip(_pieces(left), _pieces(right), strict=True):
-            # Chunk by chunk in float64: exact for all dtypes, and the temporary tensors stay in the CPU's cache.
+            # Compare chunk by chunk, so that the temporary tensors stay in the CPU's cache. float64 is exact for all
+            # dtypes.
             one, other = wanted.double(), got.double()
             known = wanted.to(dtype.to_real()).double().isfinite()
             finite = known & other.isfinite()

@@ -72,7 +72,9 @@ def saved_in_a_checkpoint() -> tuple[object, int] | None:
 
 
 def forget_saved(noted: tuple[Any, int] | None) -> None:
-    """Remove the checkpoint's records since ``saved_in_a_checkpoint``: its second run will not save these tensors."""
+    """Remove the checkpoint's records since ``saved_in_a_checkpoint``, because its second run will not save these
+    tensors.
+    """
     if noted is not None:
         frame, count = noted
         del frame.weak_holders[count:], frame.x_metadatas[count:]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def make(inputs: InputsData, hints: list[int], floats: list[float]) -> list[Any]:
-    """Make the inputs of an ``inputs`` section. Raises CompileFailed if the section has inputs other than plain tensors
-    and sizes, or frozen weights.
+    """Make the inputs of an ``inputs`` section. Raises CompileFailed if the section has frozen weights, or inputs other
+    than plain tensors and sizes.
     """
     storages: dict[int, torch.UntypedStorage] = {}
     return [_make(item, hints, floats, storages) for item in inputs["args"]]

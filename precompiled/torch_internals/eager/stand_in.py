@@ -190,8 +190,8 @@ class StandIn:
 
 def _eager_function(module: torch.fx.GraphModule) -> Callable[..., object]:
     run = eager(module)
-    # Compile the module's code now. Dynamo's modules would compile the code at the first call, through
-    # Module.__call__, which slows down each call, and prints errors that the program may catch
+    # Compile the module's code now. Otherwise, Dynamo's module would compile the code at its first call. It would then
+    # run each call through Module.__call__, which takes longer and prints errors that the program may catch
     # (torch/fx/_lazy_graph_module.py).
     getattr(run, "real_recompile", lambda: None)()
     return run.forward

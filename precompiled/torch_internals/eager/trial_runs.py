@@ -1,4 +1,4 @@
-"""Runs eager and compiled code of a graph on the same inputs, without a trace in the program, and compares the results.
+"""Runs eager and compiled code of a graph on the same inputs, without effects on the program, and compares the results.
 
 - The runs get detached tensors over the program's memory. So no hook fires, and no ``.grad`` changes. Inputs that the
   graph changes are copied for each run, with their whole storage, because code may depend on an input's offset.
@@ -74,7 +74,7 @@ class Trial:
         return _why_not_graph(self._eager) or _why_not_call(self._args, self._changed) or self._why_not_draws()
 
     def _why_not_draws(self) -> str:
-        # The last question, because its answer may need a run on fake tensors.
+        # This test comes last, because it may need a run on fake tensors.
         draws = self._eager.effects.draws and self._eager.draws(self._args)
         return "the graph draws random numbers" if draws else ""
 
@@ -195,7 +195,8 @@ def _widened(value: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
 
 
 def _cotangent(output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same random gradient for each run. ``dtype``: the dtype of eager code, so that all runs get equal values.
+    """Return a random gradient, which is the same for each run. ``dtype``: the dtype of eager code, so that all runs
+    get equal values.
 
     The values are in [0.5, 1.5), because cancellation would increase all errors.
     """

@@ -98,7 +98,9 @@ def ask_for_ranks(settings: Mapping[str, Mapping[str, object]]) -> bool:
 
 
 def refuse_device(settings: Mapping[str, Mapping[str, object]], device: str) -> None:
-    """Raises Bypass if these settings give code for this device ("cpu" or "cuda:0") that an artifact cannot contain."""
+    """Raises Bypass if an artifact cannot contain the code that these settings give for this device ("cpu" or
+    "cuda:0").
+    """
     if settings["inductor"].get("cpp_wrapper") and device != "cpu":
         # The code refers to kernel files in Triton's cache.
         raise Bypass(f"an artifact cannot contain cpp_wrapper code for {device}", code="cpp-wrapper")

@@ -6,8 +6,8 @@ these bytes alone, so everything that affects the compile affects the key.
 
 The encoding is the list of all graphs, outermost first. A graph is a list of nodes in order:
 
-- ``[op, target, args, kwargs]``, with a fifth entry for annotations (node.meta["custom"]: those of
-  torch.fx.traceback.annotate, and torch's own, which Inductor obeys)
+- ``[op, target, args, kwargs]``, with a fifth entry for annotations (node.meta["custom"]), which come from
+  torch.fx.traceback.annotate or from torch itself. Inductor obeys torch's own annotations
 - ``["p"]``: a placeholder
 - ``["g", number]``: a graph that a higher-order operator takes. ``["g", number, policy]`` has a policy of selective
   checkpointing (selective_checkpointing.py)

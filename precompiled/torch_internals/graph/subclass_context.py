@@ -21,7 +21,7 @@ from precompiled.torch_internals.user_code import user_modules
 
 
 def encode(value: Any, modules: dict[str, str]) -> object:
-    """Plain data for ``value``. Adds the modules that a worker must import, and digests, to ``modules``.
+    """Plain data for ``value``. Adds the modules that a worker must import, with their digests, to ``modules``.
 
     Raises Bypass if a part of the context has another form.
     """

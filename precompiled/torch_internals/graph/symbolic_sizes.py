@@ -109,7 +109,7 @@ class Symbols:
 
 
 def without_assertions(value: torch.SymInt) -> Any:
-    """The expression of a size, from before any assertion if the size is unbacked.
+    """The expression of a size. If the size is unbacked, this is the expression before any assertion.
 
     An assertion that two symbols are equal replaces one by the other. A worker that starts from the replaced expression
     could not repeat the assertion.

@@ -23,7 +23,7 @@ def numbered_name(number: int) -> str:
 
 
 def moved_text(text: str, names: Sequence[str]) -> str:
-    """Python code for numbered groups, rewritten for groups with these names.
+    """Replace the numbers of groups in Python code by these names.
 
     Raises Bypass if the code contains a group in an unknown form.
     """
@@ -42,7 +42,7 @@ def moved_text(text: str, names: Sequence[str]) -> str:
 
 
 def for_a_client(plain: object, names: Sequence[str]) -> object:
-    """Plain data of a program, rewritten for groups with these names."""
+    """Replace the numbers of groups in the plain data of a program by these names."""
     return _renamed(plain, {numbered_name(number): name for number, name in enumerate(names)}) if names else plain
 
 

@@ -90,7 +90,9 @@ def is_encoded(plain: Mapping[str, object]) -> bool:
 
 
 def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
-    """The inverse of ``encode``. Raises ValueError if sources or the ``uuid()`` differ, or an import's exception."""
+    """The inverse of ``encode``. Raises ValueError if sources or the ``uuid()`` differ. Also raises an import's
+    exception.
+    """
     ((kind, content),) = encoded.items()
     if kind == "function":
         return _find(content)

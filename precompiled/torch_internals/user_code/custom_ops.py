@@ -181,7 +181,7 @@ def load(modules: Mapping[str, str]) -> None:
     """In a worker, import the modules and load the libraries in ``modules``, which maps their names to digests.
 
     Load everything that a graph needs before defining any of its operators, because one of these modules may define
-    such an operator. Raises ValueError if a digest differs, or any exception of an import.
+    such an operator. Raises ValueError if a digest differs. Also raises any exception of an import.
     """
     for name, digest in modules.items():
         if "::" not in name and not is_made_of_source(name):
@@ -192,7 +192,7 @@ def compare(modules: Mapping[str, str]) -> None:
     """In the user's process, check that its modules and operators have these digests.
 
     ``modules`` maps modules (a,b) and operators that were encoded as JSON (lib::name) to digests. Raises ValueError if
-    one differs, or any exception of an import.
+    one differs. Also raises any exception of an import.
     """
     load(modules)
     for name, digest in modules.items():

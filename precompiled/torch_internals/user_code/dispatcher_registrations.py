@@ -1,6 +1,6 @@
 """Reads from torch's dispatcher where an operator was defined, and where each of its kernels was registered.
 
-This file parses the text of aten/src/ATen/core/dispatch/OperatorEntry.cpp (dumpState). It finds a backward of
+This file parses the text that dumpState returns (aten/src/ATen/core/dispatch/OperatorEntry.cpp). It finds a backward of
 ``torch.library.register_autograd`` in the closures of the class that torch._library.autograd.make_autograd_impl creates
 for the backward.
 

@@ -67,7 +67,8 @@ def modules_of(recipe: Recipe) -> dict[str, str]:
 def compile_kernel(recipe: Recipe) -> None:
     """Compile a kernel for this process's GPU, through Triton's cache.
 
-    Raises ValueError, ImportError or AttributeError if the kernel differs in this process, or the compile's error.
+    Raises ValueError, ImportError or AttributeError if the kernel differs in this process. Also raises the compile's
+    error.
     """
     import triton
     from triton.compiler import ASTSource
@@ -87,7 +88,7 @@ def _create_function(recipe: Recipe) -> Any:
     kernel = recipe["kernel"]
     if not isinstance(kernel, str):
         return program_kernels.innermost(user_modules.find(kernel))
-    # Without the cache of ``create_kernel``, because graphs use those kernels with other numbers of lines.
+    # Bypass the cache of ``create_kernel``, because graphs use the cached kernels with different line numbers.
     function = program_kernels.create_kernel.__wrapped__(kernel)
     for name, line in recipe["lines"].items():
         part = function.fn.__globals__[name]

@@ -51,7 +51,9 @@ def describe(function: Any) -> str:
 
 @cache
 def create_kernel(unit_text: str) -> Any:
-    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs, or an import's exception."""
+    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs. Also raises an import's
+    exception.
+    """
     unit = json.loads(unit_text)
     import triton
 

@@ -57,7 +57,7 @@ def run(unit: Unit, name: str, file: str = "", **more: object) -> dict[str, Any]
     """Run a unit's source in a new namespace, and return the namespace.
 
     ``more``: further values besides torch, under names with the prefix OURS. Raises ValueError if a module or operator
-    differs in this process, or any exception of an import.
+    differs in this process. Also raises any exception of an import.
     """
     for module, digest in unit["modules"].items():
         user_modules.import_modules(module, digest)

@@ -1,16 +1,16 @@
 """Encodes launches of user Triton kernels in a graph, and decodes them.
 
-Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
-``..._functional``). The call's ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process
-fills in its own order (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical target of a
-launch has one of these forms::
+Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation``. (AOTAutograd replaces
+this operator by ``triton_kernel_wrapper_functional``.) The call's ``kernel_idx`` and ``constant_args_idx`` are
+positions in a table that each process fills in its own order (torch/_higher_order_ops/triton_kernel_wrap.py:
+KernelSideTable). The canonical target of a launch has one of these forms::
 
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [[argument, value], ...]]
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [...], tuning]
     ["kernel", operator, ["", name, source], "", [...], tuning]
 
 - The worker imports the module. For a kernel that cannot be imported, the source is sent (program_kernels.py).
-- The fingerprint covers what a program can change without an edit: the globals that the kernel reads (as Triton's own
+- The fingerprint covers what a program can change without an edit: the globals that the kernel reads (like Triton's own
   cache key) and the autotuner's configurations. If its own fingerprint differs, the worker refuses the graph, and the
   client compiles it in process.
 - ``tuning`` describes an autotuner that no module contains: one that the program creates, or one that Dynamo creates

@@ -4,7 +4,7 @@
 - A worker that finds no memory, even for a context, leaves the graph to the client that requested the job, because the
   graph may be valid.
 - If PyTorch's allocator refuses memory for a measurement, torch continues as if the measured choice were the slowest
-  (torch/_inductor/select_algorithm.py, benchmark_choices), and caches this. The worker then publishes and caches
+  (torch/_inductor/select_algorithm.py, benchmark_choices), and caches this result. The worker then publishes and caches
   nothing, unless the compile had the GPU to itself.
 - Beside other processes, a compile may use half of the free memory, so that its measurements run out of memory before a
   program's step.

@@ -84,7 +84,8 @@ def choices() -> Iterator[UndecidedChoices]:
         patches.replace(CoordescTuner, "autotune_single_field", lambda original: staticmethod(_the_first(found)))
         # Torch 2.11 and 2.13 query nvidia-smi, which reports the host's own GPUs.
         patches.replace(_utils_internal, "max_clock_rate", lambda original: _max_clock_rate)
-        # Times of fusions and combined kernels are stored beside their code (.kernel_perf), others in a cache.
+        # Times of fusions and combined kernels are stored beside their code (.kernel_perf), and all other times in a
+        # cache.
         patches.replace(triton, "write_atomic", lambda original: _not_kept)
         patches.replace(CacheBase, "update_local_cache", lambda original: _not_kept)
         with inductor.patch(settled), made_up.compiling() as refused:
