@@ -104,30 +104,25 @@ def _of(item: Start, facts: Facts) -> list[str]:
 
 
 def _headline(item: Start) -> str:
-    """What precompiled gained: ``26.4 s earlier than plain torch.compile``. A first run is not compared."""
-    if item.is_new:
-        then = _final_code(item)
-        if item.first_step is None:
-            return f"First run of this program. {then}"
-        return (
-            f"First run of this program: the first step ended after {item.first_step:.1f} s, and "
-            f"{then[0].lower()}{then[1:]}"
-        )
+    """What precompiled gained: ``26.4 s earlier than plain torch.compile``. If no time is known to compare with, when
+    the graphs had their final code.
+    """
+    of_new = "First run of this program"
     if item.first_step is None:
-        return _final_code(item)
+        return f"{of_new}. {_final_code(item)}" if item.is_new else _final_code(item)
     ours, plain = item.first_step, item.plain_seconds
+    ended = f"{f'{of_new}: the' if item.is_new else 'The'} first step ended after {ours:.1f} s"
+    caches = "" if item.is_new else " and empty caches"  # a first run cannot have full caches
+    if not item.is_comparable:
+        then = _final_code(item)
+        return f"{ended}, and {then[0].lower()}{then[1:]}"
     if item.is_partial:
-        return (
-            f"The first step ended after {ours:.1f} s. With plain torch.compile and empty caches, it takes at least "
-            f"{plain:.1f} s"
-        )
+        return f"{ended}. With plain torch.compile{caches}, it takes at least {plain:.1f} s"
     if abs(plain - ours) < 0.05:
-        return f"The first step ended after {ours:.1f} s, as with plain torch.compile and empty caches"
+        return f"{ended}, as with plain torch.compile{caches}"
     how = "earlier" if plain >= ours else "later"
-    return (
-        f"The first step ended after {ours:.1f} s, <b>{abs(plain - ours):.1f} s {how}</b> than with plain "
-        f"torch.compile and empty caches ({plain:.1f} s)"
-    )
+    gain = f"<b>{abs(plain - ours):.1f} s {how}</b>"
+    return f"{ended}, {gain} than with plain torch.compile{caches} ({plain:.1f} s)"
 
 
 def _empty_caches(item: Start) -> str:
