@@ -60,7 +60,7 @@ def compile_or_swap(
     """Serve the graph ``module`` to Dynamo: return compiled code on a hit. On a miss, return a callable that is swapped
     later.
 
-    ``options``: Inductor's configuration on top of the process's own. Raises what ``in_process`` raises, or the
+    ``options``: settings of Inductor that override the process's own. Raises what ``in_process`` raises, or the
     exception that makes Dynamo retrace (fixed_floats.trace_again). With PRECOMPILED_REQUIRE=1, raises NotServed instead
     of calling ``in_process`` or leaving the graph eager (docs/decisions/0045).
     """

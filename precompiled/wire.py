@@ -176,7 +176,7 @@ class Accepted(Message, frozen=True):
 
 
 class Busy(Message, frozen=True):
-    """The queue is full, or this uid's share of the queue. Submit again after ``retry_after_s`` seconds."""
+    """The queue is full, or this uid's share of it is. Submit again after ``retry_after_s`` seconds."""
 
     id: str
     key: str

@@ -29,7 +29,7 @@ from precompiled.store.artifacts import Store
 from precompiled.store.triton_kernels import TritonKernels
 
 LOOK_S = 0.1
-# Seconds for the other processes after the first process has done its steps, and seconds between SIGTERM and SIGKILL.
+# GRACE_S: how long the other processes may run after the first one has done its steps. STOP_S: from SIGTERM to SIGKILL.
 GRACE_S = 10.0
 STOP_S = 30.0
 

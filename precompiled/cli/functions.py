@@ -251,8 +251,8 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
-    """The texts that still differ with the program's names in place of Dynamo's. Dynamo may have several names for one
-    value.
+    """The texts that still differ after Dynamo's names are replaced by the program's. Dynamo may have several names for
+    one value.
     """
     return list({in_words(text): text for text in reversed(list(texts))}.values())[::-1]
 

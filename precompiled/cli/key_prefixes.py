@@ -77,7 +77,7 @@ def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action
 
 
 def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
-    """Return the whole keys that begin with these prefixes in a store; ``own``: without the store's bases.
+    """Return the whole keys in a store that begin with these prefixes. ``own`` leaves out the store's bases.
 
     Raises StoreError if a prefix matches no key or several.
     """

@@ -220,8 +220,8 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
     except StoreError:
         return []
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
-    # A manifest is written shortly before its artifact is published. So the lookup may have missed an artifact with an
-    # earlier time, unless an earlier variant with guards exists.
+    # A lookup may miss an artifact whose manifest is older than the lookup, because the manifest is written before the
+    # artifact is published. If no earlier variant has guards, a new size is not the cause of the miss.
     if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
         return found.causes
     # The store had artifacts of the key, but only for other sizes.

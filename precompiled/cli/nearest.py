@@ -22,7 +22,7 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# The number of programs that are read: those with the most components in common. A store may hold 10,000 graphs.
+# How many programs are read, because a store may hold 10,000 graphs. They are those with the most components in common.
 MAX_COMPARED = 64
 # The state of a missed graph that was not sent to a daemon.
 NOT_SENT = "not sent"
@@ -249,7 +249,7 @@ def _not_sent(store: Store) -> Iterator[Candidate]:
 
 
 def _device(program: ProgramData) -> str:
-    """A program's device. The environment of a program describes the GPU if the device is one."""
+    """A program's device. If it is a GPU, the program's environment describes it."""
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 

@@ -1,8 +1,8 @@
 """Finds the source lines of a program that set a mode, a setting or an environment variable, without running the
 source.
 
-For a `with` block or a decorated function, the frames of the trace show whether the call was inside. Any other line is
-only known to exist. If a file was edited since the trace, the line may be missing.
+For a `with` block or a decorated function, the frames of the trace show whether the call was inside. For any other
+line, it is unknown whether it ran. If a file was edited since the trace, the line may be missing.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ RETRY_S = 0.05  # seconds before the next attempt to connect to a busy daemon
 
 @contextmanager
 def _link(settings: Settings, until: float) -> Iterator[Link]:
-    """Connect and complete the handshake. Raises DaemonError if no daemon listens, or if it is busy until ``until``."""
+    """Connect and complete the handshake. Raises DaemonError if no daemon listens, or if the daemon is still busy at
+    ``until``.
+    """
     link = _connected(settings, until)
     try:
         yield link

@@ -172,8 +172,8 @@ class GraphLookup:
         self.session.ledger.count(hits=1, saved_s=self.calls.report.saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may repeat an eager run of another graph of this function with this graph. In such a call,
-            # this graph must also run eager, so the dispatch decides for each call.
+            # If another graph of this function ran eager in a checkpoint, the recompute may call this graph instead.
+            # Then this graph must run eager too, so the dispatch decides for each call.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)

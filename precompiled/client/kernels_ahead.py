@@ -198,7 +198,9 @@ class KernelsAhead:
                 self._listed[key] = item
 
     def after_fork(self) -> None:
-        """In a fork's child: the parent's threads may have held the lock, and its connection has the jobs."""
+        """Forget the jobs in a fork's child, because the parent's connection has them, and the parent's threads may
+        have held the lock.
+        """
         self._lock = threading.Lock()
         self._jobs = {}
 

@@ -40,7 +40,8 @@ def measured_slower(session: SessionView, key: str) -> Failure | None:
 def leave_to_eager(
     session: SessionView, calls: GraphCalls, code: str, message: str, *, compile_s: float = 0.0, program: str = ""
 ) -> None:
-    """Report that a graph runs eager again, and keep later processes from its compiled code until the record expires.
+    """Report that a graph runs eager again, and publish a failure record: until it expires, later processes run the
+    graph eager.
 
     ``program``: the graph, for the failure record (artifact_format.program_for_failure).
     """

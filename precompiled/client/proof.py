@@ -39,7 +39,8 @@ def prove(
     function: Compiled,
     eager: Callable[[], StandIn | None],
 ) -> Compiled:
-    """Return ``function``, the code of ``artifact``. If the graph is drawn, the result checks it at its first call.
+    """Return ``function``, the code of ``artifact``. If the graph is drawn for a check, the first call compares the
+    code with the stand-in.
 
     ``eager`` makes the graph's stand-in, or returns None if the graph cannot be checked.
     """

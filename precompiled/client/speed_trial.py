@@ -73,7 +73,7 @@ class SpeedTrial:
 
         ``ended`` is called once, with None if the new code stays. It returns the code for the present call.
         """
-        # Copies, because the swap thread is here while the program's thread may still add times.
+        # Copy the times, because the swap thread runs this while the program's thread may still add some.
         measured, self._earlier = {sizes: tuple(times) for sizes, times in dict(self._earlier).items()}, {}
         medians = {sizes: statistics.median(times) for sizes, times in measured.items() if times}
         calls = 0

@@ -38,7 +38,7 @@ log = logging.getLogger("precompiled.backend")
 # After these failures of a worker, the graph needs a retrace by Dynamo, or additional guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# If ``require`` is set, graphs without another ``no_stand_in`` get this reason why they must not run eager.
+# The ``no_stand_in`` of graphs that must not run eager only because ``require`` is set.
 REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 
@@ -156,7 +156,7 @@ class Submitter:
     def _awaited(
         self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
-        """Make the item that a call of ``dispatch`` awaits if it must not run eager."""
+        """Make the item for which a call of ``dispatch`` waits if the call must not run eager."""
         awaited = Awaited(
             calls=self.calls,
             program=program,
@@ -269,7 +269,7 @@ def compile_inline(
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
         interruptions.pass_on(reason)
-        # The result would be valid for only some of the calls, as in a worker.
+        # As in a worker, the compiled code would be valid for only some of the calls.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:

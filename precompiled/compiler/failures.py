@@ -79,7 +79,7 @@ def of_the_toolchain(job: wire.Job, error: Exception) -> CompileFailed | None:
 def published(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
-    """Publish a failure record. ``ttl_s``: seconds for which the record prevents another compile, at most."""
+    """Publish a failure record, which prevents another compile for at most ``ttl_s`` seconds."""
     # No record is published in these cases:
     # - the host, the device or an earlier compile in this process caused the failure, and the graph may be valid
     # - the GPU is made up: a real one might compile the graph

@@ -101,8 +101,8 @@ class Driver:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect to the cluster. For a ray:// address, its proxy starts a server for each client, and this server may end
-    at its start. The next connection gets another server.
+    """Connect to the cluster. Behind a ray:// address, a proxy starts a server for each connection. This server may
+    fail at its start, but the next connection gets a new one.
     """
     for tries_left in reversed(range(CONNECT_TRIES)):
         try:

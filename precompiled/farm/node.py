@@ -48,7 +48,7 @@ class _Worker:
         self.interpreter = interpreter
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
-        # Both values hide the node's real GPUs: the worker gets its made-up device, or no GPU.
+        # The node's real GPUs are hidden in both cases: the worker sees only its made-up device, or no GPU.
         visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""
         self._process, self._sock = start_with_stream(
             *("-m", "precompiled.service.worker"),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# Texts are cut to _MAX_TEXT characters. If two texts have no difference in that length, both start _CONTEXT characters
-# before the first difference.
+# Texts are cut to _MAX_TEXT characters. If two texts are equal up to that length, both start _CONTEXT characters before
+# the first difference.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12
@@ -66,7 +66,7 @@ def compare(before: ProgramData, after: ProgramData) -> list[Change]:
 
 
 def distance(before: ProgramData, after: ProgramData) -> tuple[int, int]:
-    """The distance of two captured graphs: the number of sections that differ, then of fields in these sections."""
+    """The distance of two captured graphs: how many sections differ, and how many fields in these sections."""
     changes = compare(before, after)
     operations = sum(1 for _ in _differing_nodes(before["graph"], after["graph"]))
     fields = sum(change.section != "graph" for change in changes) + operations
@@ -114,7 +114,7 @@ def _line(before: ProgramData, after: ProgramData, graph: int, node: int) -> str
 
 
 def first_differing(before: ProgramData, after: ProgramData) -> tuple[int, int] | None:
-    """The index of the graph and the position of the first operation that differs, or None."""
+    """The place of the first operation that differs (the graph's index, and the position in the graph), or None."""
     return next(_differing_nodes(before["graph"], after["graph"]), None)
 
 

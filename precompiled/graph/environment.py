@@ -42,8 +42,8 @@ _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = tuple(
     "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
 )
-# Variables that match a prefix above, but that do not change compiled code or that the daemon's pool sets.
-# CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, TRITON_HOME names triton's caches.
+# Variables that match a prefix above but are left out, because they do not change compiled code or the daemon's pool
+# sets them. CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, and TRITON_HOME names triton's caches.
 _NOT_FOR_WORKERS = frozenset(
     """
     CUDA_DEVICE_ORDER CUDA_INJECTION32_PATH CUDA_INJECTION64_PATH CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES

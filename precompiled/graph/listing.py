@@ -305,7 +305,7 @@ def tensor(item: InputData) -> str:
 
 
 def _shared(program: ProgramData, position: int) -> str:
-    """Which other inputs share an input's memory. All of these inputs name the first one (``shares``)."""
+    """Which other inputs share an input's memory. Inputs that share memory all have the same value of ``shares``."""
     inputs = program["inputs"]["args"]
     first = inputs[position].get("shares")
     others = [str(at) for at, item in enumerate(inputs) if first is not None and item.get("shares") == first]

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-# A .pth file, not a variable of the loader, because the environment's Python also starts workers.
+# Workers also run the environment's Python. So this is a .pth file and not a variable of the loader.
 _PTH = (
     "import os; os.environ.get('CUDA_MADE_UP') and "
     "__import__('precompiled.made_up_cuda.activate', fromlist=['_']).activate()\n"

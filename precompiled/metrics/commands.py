@@ -1,4 +1,5 @@
-"""tools metrics: the numbers of `status` and `cache stats` for Prometheus, served, written to a file, or printed once.
+"""tools metrics: serves Prometheus the numbers of `status` and `cache stats`, writes them to a file, or prints them
+once.
 
 The command is a separate process, because the system daemon has no network access and must not parse HTTP as root.
 """

@@ -96,7 +96,7 @@ def names() -> set[str]:
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     """All metric families that have values.
 
-    If no daemon runs, these are `up` (0) and the clients in the store's records.
+    If no daemon runs, only `up` (0) and the number of clients, which the store's records give, have values.
     """
     more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])

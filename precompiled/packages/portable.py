@@ -22,8 +22,8 @@ from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry
 from precompiled.version import VERSION
 
-# Maps a requirement to the words for a difference in an error. If several requirements differ, the error names the
-# first in this order.
+# Maps a requirement to an error's words for a difference in this requirement. If several requirements differ, the error
+# names the first in this order.
 _NAMED = {
     "torch": "another torch",
     "python": "another Python",

@@ -67,7 +67,9 @@ class Program:
         return {id(code): later[name] for name, code in self.later().items() if name in later}
 
     def made(self, sources: str, code: str) -> bool:
-        """Whether an entry with these two digests was recorded in this program. ``sources`` "": any program fits."""
+        """Whether an entry with these two digests was recorded in this program. If ``sources`` is "", any program
+        fits.
+        """
         return sources in ("", self.sources) or (code != "" and code == self.code())
 
 

@@ -41,8 +41,8 @@ from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # seconds between two checks for saved files
-# Top-level modules that do not count: a trace or a compile imports further modules below them. These are torch, whose
-# version an entry requires, imports of torch and precompiled, and multiprocessing's name for the main program.
+# Top-level modules that do not count, because a trace or a compile imports further modules below them: torch (an entry
+# requires its version), the modules that torch and precompiled import, and multiprocessing's name for the main program.
 _NOT_THE_PROGRAMS = frozenset(
     """
     __mp_main__ functorch jinja2 markupsafe mpmath msgspec networkx precompiled psutil sympy torch torchgen triton
@@ -197,8 +197,8 @@ def _held(module: ModuleType) -> str:
     """Digest of the content of a generated module.
 
     The digest covers the code of functions and of the module's own classes, the module and name of other classes, the
-    ``repr`` of plain values, and the types of other values. The file's digest would not do, because the file has a
-    different name in each process and may have been removed.
+    ``repr`` of plain values, and the types of other values. A digest of the file would be useless, because the file has
+    a different name in each process and may have been removed.
     """
     held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])

@@ -1,5 +1,4 @@
-"""Selects the objects to remove from a remote: objects beyond an age, and the oldest objects if the remote is too
-large.
+"""Selects the objects to remove from a remote: those over an age limit, and the oldest ones if the remote is too large.
 
 An object's age counts from its writing, by the remote's clock, because object stores do not record reads. A host that
 needs a removed object recompiles the graph and puts it again.
@@ -46,7 +45,7 @@ def ours(bucket: Bucket) -> list[RemoteObject]:
 def time_there(bucket: Bucket) -> float:
     """The time by the remote's clock, in seconds since the epoch. Finds it by writing an object.
 
-    A fast local clock would remove leases that are still held. Raises RemoteError.
+    If the local clock is fast and were used instead, leases that are still held would be removed. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
@@ -63,7 +62,7 @@ def _is_lease(path: str) -> bool:
 
 
 def _is_passing(path: str) -> bool:
-    """Whether a path is useless after an hour: a lease, or an object of ``time_there``."""
+    """Whether a path names a lease or an object of ``time_there``, which are useless after an hour."""
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 

@@ -1,8 +1,8 @@
 """Answers processes that lack a Triton kernel: fetches it, waits for the host that compiles it, or takes its lease.
 
-A process asks with the kernel's turn (store/kernel_turns.py), and compiles after the answer. The helper holds the lease
-until the turn has ended and the kernel is in the remote. So the lease needs no connection to the process, whose forked
-children would keep the connection open.
+A process takes the kernel's turn (store/kernel_turns.py), asks the helper, and compiles after the answer. The helper
+holds the lease until the turn has ended and the kernel is in the remote. So the lease needs no connection to the
+process, whose forked children would keep the connection open.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class KernelLeases:
         return found
 
     def _hold(self, claim: Claim, key: str) -> TurnState:
-        """Renew the lease until the process has compiled the kernel, and its put was tried. Returns the turn's state.
+        """Renew the lease until the process has compiled the kernel and a put of the kernel was tried. Returns the
+        turn's state.
 
         Raises RemoteError, OSError.
         """

@@ -14,8 +14,8 @@ from precompiled.remote.errors import RemoteError
 
 
 class OpenedRemote:
-    """The remote of a helper. ``open`` sets ``transfer`` if the remote can be used, or ``problem`` if not, and then
-    ``done``. If there is no remote, both stay unset.
+    """The remote of a helper. ``open`` sets ``transfer`` if the remote can be used, and ``problem`` if it cannot be
+    used. If there is no remote, both stay unset. At its end, ``open`` sets ``done``.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class OpenedRemote:
         self._keys = keys.stamp()
 
     def open(self, options: argparse.Namespace) -> None:
-        """Open the remote, or record the problem. Opens an opened remote with the present keys."""
+        """Open the remote, or record the problem. A second call opens it again, with the present keys."""
         try:
             if not options.remote:
                 return

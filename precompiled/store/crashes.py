@@ -3,8 +3,8 @@
 Each process that loads artifacts has a locked file in ``loading/``. During an artifact's load and first calls, the file
 contains the artifact's name. The kernel releases the lock when the process ends. So a name in a file without a lock is
 from a process that ended meanwhile, by a signal for example. The next process adds one byte to the artifact's file in
-``crashes/``. A process that finishes the first calls removes this file. Best effort: errors of the file system end the
-counting, and no call.
+``crashes/``. A process that finishes the first calls removes this file. An error of the file system ends the counting,
+but no call.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from precompiled.version import VERSION
 # A job searches this number of artifacts, the most recently used ones. Reading a manifest takes 1 to 3 ms, once per
 # process.
 MAX_ARTIFACTS = 256
-# A file is used only if the job needs this share of its kernels. A smaller share would make artifacts larger without
-# limit, because an artifact contains its files whole.
+# A file is used only if the job needs this share of its kernels. With a smaller share, artifacts would grow without
+# limit, because an artifact contains whole files.
 MIN_SHARE = 1 / 2
 _SECTIONS = ("environment", "configs")
 

@@ -118,7 +118,7 @@ class About:
         return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
 
     def to_bytes(self) -> bytes:
-        # Unlike canonical(), this writes a value without a JSON form as its repr. The text is only compared.
+        # Values that have no JSON form are written as their repr, unlike in canonical(). The text is only compared.
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
 
     @staticmethod

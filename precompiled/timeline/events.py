@@ -8,7 +8,7 @@ Rows:
 - for the remote, the fetches by workers, and each request.
 
 Arrows lead from the submit of a graph, over the queue and the job, to the load of its artifact. ``args.id`` is the
-graph's id. The job of the first graph that submits it has the same id.
+graph's id. A job has the id of the first graph for which it was submitted.
 
 Slices of a row must nest. Format: the document "Trace Event Format" of Chromium's catapult project.
 """

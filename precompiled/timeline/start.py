@@ -130,11 +130,11 @@ def _is_new(process: RunProcess, facts: Facts) -> bool:
 
 
 def _first_step(process: RunProcess, spans: Sequence[Span]) -> float | None:
-    """Return when the first step ended: at a graph's second call after which Dynamo and the backend have no further
-    work.
+    """Return when the first step ended: when a graph is called a second time and no work of Dynamo or the backend
+    follows.
 
-    If work follows each second call, returns the end of the last work. Returns None if the program called no graph
-    twice.
+    If work follows each second call, the first step ended with the last work. Returns None if the program called no
+    graph twice.
     """
     work = [span for span in spans if span.what not in (known.LOAD, WAITED)]
     for at in process.second_calls:
@@ -154,7 +154,7 @@ def _before(process: RunProcess, began: float, first: float) -> list[Section]:
 def _covered(
     spans: Sequence[Span], first: float, end: float, eager: Sequence[tuple[float, float]]
 ) -> list[tuple[str, float, float]]:
-    """The activity at each moment from ``first`` to ``end``: the innermost span, or steps without a span.
+    """The activity at each moment from ``first`` to ``end``: that of the innermost span, or a step if there is no span.
 
     Sections do not overlap.
     """

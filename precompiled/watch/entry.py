@@ -147,7 +147,8 @@ def _pairs(made: object) -> Iterator[tuple[object, object]]:
 def _calls(examples: object) -> Iterator[tuple[tuple[object, ...], dict[str, object]]]:
     """Yield the calls of example inputs.
 
-    A tuple gives positional arguments, a dict keyword arguments, a list several examples, anything else one argument.
+    A list has several examples. An example is a tuple of positional arguments, a dict of keyword arguments, or the only
+    argument.
     """
     for example in examples if isinstance(examples, list) else [examples]:
         if isinstance(example, tuple):

@@ -56,7 +56,7 @@ def is_inductors(path: str) -> bool:
 
 
 def process_state() -> dict[str, str]:
-    """The process's state that a trace depends on without a guard, except modes and configuration."""
+    """The parts of the process's state, except modes and configuration, that affect a trace and have no guard."""
     from torch.nn.modules import module
 
     return {

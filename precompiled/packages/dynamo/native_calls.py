@@ -14,7 +14,7 @@ How this file notes calls:
 Calls that this file ignores:
 
 - Calls whose result does not affect the trace (_INCIDENTAL): for example, Dynamo hashes values for its tables.
-- Calls below an operator or in an import (_BELOW), which artifacts' keys and requirements cover.
+- Calls below an operator or in an import (_BELOW). Artifacts' keys and requirements cover these calls.
 - Calls in guards or in the compile (``paused``).
 
 Private names: torch._dynamo.utils.hashable, torch._dynamo.variables.builder.VariableBuilder.wrap_module,

@@ -5,7 +5,7 @@ the user's trace. This file notes:
 
 - Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
   the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
-- Attributes whose existence Dynamo tests, or which it does not find.
+- Attributes that Dynamo does not find, or whose existence it tests.
 - Keys that a dictionary lacks.
 - Reads of whole objects: an object's text, a module's names, the keys of a dictionary that the frame changes and writes
   back.
