@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.edits.edits import NANOGPT, Edit
-from benchmarks.harness.hosts import LIMIT_S, PACKAGES, ROOT, BenchmarkError, Command, Host, run_command
+from benchmarks.harness.hosts import DEFAULTS, LIMIT_S, ROOT, BenchmarkError, Command, Host, run_command
 from benchmarks.harness.state import WAIT_S
 from benchmarks.models.compare import compare_steps
 
@@ -74,7 +74,7 @@ class Project:
         return self._host.root / f"{self._program}.pt"
 
     def _command(self) -> Command:
-        variables = self._host.variables(hook=self._hook, extra=PACKAGES if self._hook else None)
+        variables = self._host.variables(hook=self._hook, extra=DEFAULTS if self._hook else None)
         if self._program == NANOGPT:
             argv = [sys.executable, "-m", "benchmarks.edits.script", "train.py", "config/train_small_cpu.py"]
             argv += ["--max_iters=2", *(SMALL if self._quick else ())]

@@ -22,10 +22,10 @@ ROOT = Path(__file__).parent.parent.parent
 # The timeout of a sample, in seconds. Samples take far less.
 LIMIT_S = 1200.0
 
-# The default setting. Most measures disable packages, because they measure the steps after Dynamo's trace.
+# Defaults of users. Most measures disable both, because they measure the steps after Dynamo's trace, and whole graphs.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
-# A setting: graphs with equal layers first run in pieces (client/pieces.py).
 IN_PIECES = {"PRECOMPILED_TIERS": "quick,default"}
+DEFAULTS = {**PACKAGES, **IN_PIECES}
 
 Command = dict[str, Any]  # a JSON object: argv, env, cwd
 
@@ -69,6 +69,7 @@ class Host:
             "PRECOMPILED_RUNTIME_DIR": str(self.root / "run"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "PRECOMPILED_PACKAGES": "off",
+            "PRECOMPILED_TIERS": "default",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
             "PRECOMPILED_CHECK": "never",
             # The machine may have the hook installed permanently. The hook must not act in a plain torch.compile.

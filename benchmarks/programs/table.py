@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host
+from benchmarks.harness.hosts import DEFAULTS, BenchmarkError, Host
 from benchmarks.harness.result import list_by_group, list_counts, markdown
 from benchmarks.harness.served import ServedRow, count_untraced, describe_counts, is_served, sum_graphs
 from benchmarks.harness.table_command import Report, add_files, add_only, measure_rows, report_rows, run_table
@@ -113,7 +113,7 @@ def _compare(host: Host, row: Row) -> None:
     _, expected = _run(host, row, "eager", {"TORCH_COMPILE_DISABLE": "1"})
     results = {}
     for run in RUNS:
-        found, results[run] = _run(host, row, run, PACKAGES, hook=True)
+        found, results[run] = _run(host, row, run, DEFAULTS, hook=True)
         row.add_run([found])
         row.packages.append(sum(is_served(report) and report["source"] == "package" for report in found["reports"]))
         row.different += [f"{run} run, {text}" for text in compare_steps(results[run], expected)]

@@ -15,7 +15,7 @@ import argparse
 import statistics
 
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host, fresh_host
+from benchmarks.harness.hosts import DEFAULTS, BenchmarkError, Host, fresh_host
 from benchmarks.harness.served import expect_served
 from benchmarks.harness.table_command import Report, run_table
 from benchmarks.ranks import CASES
@@ -61,7 +61,7 @@ def measure(repeats: int, say: Say) -> Report:
 def _first_step(host: Host, row: Row, name: str, *, again: bool = False) -> float:
     """Return the slowest rank's first step, in seconds. ``again``: a later start, which must trace nothing."""
     hook = name == "ours"
-    ranks = start(host, row, name, hook=hook, extra=PACKAGES if hook else {})
+    ranks = start(host, row, name, hook=hook, extra=DEFAULTS if hook else {})
     if hook:
         for found in ranks:
             expect_served(found["reports"])

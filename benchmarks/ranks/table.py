@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import LIMIT_S, PACKAGES, Host, output_of
+from benchmarks.harness.hosts import DEFAULTS, LIMIT_S, Host, output_of
 from benchmarks.harness.result import list_by_group, list_counts, markdown
 from benchmarks.harness.served import ServedRow, count_untraced, describe_counts
 from benchmarks.harness.table_command import (
@@ -105,7 +105,7 @@ def _examine(host: Host, row: Row) -> None:
     start(host, row, "eager", hook=False, extra={"TORCH_COMPILE_DISABLE": "1"})
     for run in RUNS:
         before = compiled(host)
-        ranks = start(host, row, run, hook=True, extra=PACKAGES)
+        ranks = start(host, row, run, hook=True, extra=DEFAULTS)
         row.compiled.append(compiled(host) - before)
         row.of_one_rank = row.of_one_rank or max(len(found["reports"]) for found in ranks)
         row.add_run(ranks)

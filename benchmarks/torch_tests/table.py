@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import PACKAGES, ROOT, BenchmarkError, Host, fresh_host
+from benchmarks.harness.hosts import DEFAULTS, ROOT, BenchmarkError, Host, fresh_host
 from benchmarks.harness.table_command import Report, add_files, run_table
 from benchmarks.torch_tests import plugin
 
@@ -117,7 +117,7 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": path,
         "PRECOMPILED_MODE": mode or "wait",
-        **PACKAGES,
+        **DEFAULTS,
     }
     variables = host.variables(hook=mode is not None, extra=extra)
     command = [

@@ -1,9 +1,9 @@
 """Runs the training of train.py in this process and prints its events as JSON lines.
 
-Usage: observed.py STEPS COMPILED_STEPS MOST_S. Runs at least STEPS steps, COMPILED_STEPS of them compiled. After MOST_S
-seconds, it runs only the missing compiled steps.
+Usage: observed.py STEPS COMPILED_STEPS MOST_S. Runs at least STEPS steps, COMPILED_STEPS of them compiled as a whole.
+After MOST_S seconds, it runs only the missing compiled steps. A step's code is "eager", "pieces" or "compiled".
 
-    {"event": "step", "at": s, "seconds": s, "loss": x, "compiled": bool}     "at": its end, by time.monotonic()
+    {"event": "step", "at": s, "seconds": s, "loss": x, "code": "eager"}      "at": its end, by time.monotonic()
     {"event": "end", ...}                                                     see ``main``
 """
 
@@ -55,10 +55,13 @@ def main() -> None:
         loss = next(losses)
         ended = time.monotonic()
         eager_before, eager_calls = eager_calls, sum(graph.calls_eager for graph in precompiled.report())
-        ran_compiled = eager_calls == eager_before and not disabled
+        is_eager = disabled or eager_calls > eager_before
+        # While pieces serve a graph, its artifact is still pending.
+        is_pending = any(graph.state == "pending" for graph in precompiled.report())
+        code = "eager" if is_eager else "pieces" if is_pending else "compiled"
         steps += 1
-        compiled += ran_compiled
-        _say("step", at=ended, seconds=ended - began, loss=loss, compiled=ran_compiled)
+        compiled += code == "compiled"
+        _say("step", at=ended, seconds=ended - began, loss=loss, code=code)
 
     from torch._dynamo import utils
 

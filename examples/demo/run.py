@@ -37,22 +37,26 @@ class Run:
 
     def total(self) -> int | None:
         """Return the largest possible number of steps, or None while the time of the swap is unknown."""
-        missing = self.wanted_compiled - sum(step["compiled"] for step in self.steps)
-        if missing > 0 and self.steps and not self.steps[-1]["compiled"]:
+        missing = self.wanted_compiled - sum(step["code"] == "compiled" for step in self.steps)
+        if missing > 0 and self.steps and self.steps[-1]["code"] != "compiled":
             return None
         return max(self.wanted_steps, len(self.steps) + max(missing, 0))
 
+    def first(self, *codes: str) -> int:
+        """Return the number of the first step that ran one of these kinds of code, from 0."""
+        return next((i for i, step in enumerate(self.steps) if step["code"] in codes), len(self.steps))
+
     def first_compiled(self) -> int:
-        """Return the number of the first compiled step, from 0."""
-        return next((i for i, step in enumerate(self.steps) if step["compiled"]), len(self.steps))
+        """Return the number of the first step that ran compiled, in pieces or as a whole, from 0."""
+        return self.first("pieces", "compiled")
 
-    def compiled_after_s(self) -> float:
-        """Return the seconds from the first call of the compiled model to the end of the first compiled step."""
-        return float(self.steps[self.first_compiled()]["at"] - self.began)
+    def seconds_until(self, step: int) -> float:
+        """Return the seconds from the first call of the compiled model to the end of a step."""
+        return float(self.steps[step]["at"] - self.began)
 
-    def step_s(self, compiled: bool) -> float | None:
+    def step_s(self, code: str) -> float | None:
         """Return the median of the steps except the first one, which is shown separately."""
-        found = [step["seconds"] for step in self.steps[1:] if step["compiled"] is compiled]
+        found = [step["seconds"] for step in self.steps[1:] if step["code"] == code]
         return statistics.median(found) if found else None
 
     def row(self) -> timeline.Row:
@@ -74,6 +78,5 @@ class Run:
         if waited > 0.5:
             row.spans.append((first_end - waited - self.launched, first_end - self.launched, timeline.WAITING))
         for step in self.steps:
-            kind = timeline.COMPILED if step["compiled"] else timeline.EAGER
-            row.ticks.append((step["at"] - self.launched, kind))
+            row.ticks.append((step["at"] - self.launched, timeline.STEPS[step["code"]]))
         return row

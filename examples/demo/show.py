@@ -209,9 +209,9 @@ class Show:
             doing = "in its first call of the model"
         else:
             last, total = run.steps[-1], run.total()
-            how = "compiled" if last["compiled"] else "eager, while a worker compiles its graph"
-            if not run.wanted_compiled:
-                how = "eager"
+            how = {"eager": "eager, while a worker compiles its graph", "pieces": "compiled in pieces"}.get(
+                last["code"] if run.wanted_compiled else "", last["code"]
+            )
             of = "" if total is None else f" of {total}" if run.most_s == math.inf else f" of {total} at most"
             doing = f"step {len(run.steps)}{of}, {last['seconds'] * 1000:.0f} ms ({how})"
         number = self.runs.index(run) + 1

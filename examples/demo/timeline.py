@@ -12,8 +12,10 @@ STARTING = ("·", "bright_black", "Python starts, imports, builds the model")
 TRACING = ("╌", "cyan", "Dynamo traces")
 WAITING = ("░", "bold red", "waits for a compile, or a load")
 EAGER = ("│", "yellow", "a training step, eager")
-COMPILED = ("┃", "bold green", "a training step, compiled")
-KINDS = (STARTING, TRACING, WAITING, EAGER, COMPILED)
+PIECES = ("╏", "green", "a training step, compiled in pieces: one compiled layer serves all equal layers")
+COMPILED = ("┃", "bold green", "a training step, compiled as a whole")
+STEPS = {"eager": EAGER, "pieces": PIECES, "compiled": COMPILED}
+KINDS = (STARTING, TRACING, WAITING, EAGER, PIECES, COMPILED)
 Kind = tuple[str, str, str]
 
 

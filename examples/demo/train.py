@@ -23,7 +23,7 @@ class LanguageModel(torch.nn.Module):
         # Dropout is off, so that runs can be compared: eager and compiled code draw different random numbers.
         self.gpt2 = GPT2LMHeadModel(
             GPT2Config(
-                n_layer=4,
+                n_layer=12,
                 n_head=4,
                 n_embd=256,
                 n_positions=LENGTH,

@@ -42,9 +42,9 @@ class Settings:
         "compiled in process, and `require` raises an error",
     )
     tiers: str = _setting(
-        "default",
-        "what a graph runs after eager code. `default`: its artifact. `quick,default`: the artifacts of its pieces, "
-        "then its artifact. Only graphs with equal layers have pieces, and one piece serves all equal layers",
+        "quick,default",
+        "what a graph runs after eager code. `quick,default`: the artifacts of its pieces, then its artifact. Only "
+        "graphs with many equal layers have pieces, and one piece serves all equal layers. `default`: only its artifact",
     )
     require: bool = _setting(
         False,
