@@ -4,7 +4,7 @@ Five processes train the same model, one after the other, each through observed.
 
     eager          not compiled, to compare its steps with A's eager steps during the compile
     plain, cold    plain torch.compile with an empty cache
-    A              `precompiled run` with an empty store: starts eager, swaps to the pieces of its graph, then to the whole
+    A              `precompiled run` with an empty store: eager, then the pieces of its graph, then the whole
     B              `precompiled run` after A: compiled from its first step, without a trace or a compile
     plain, warm    plain torch.compile with the cache of "plain, cold"
 

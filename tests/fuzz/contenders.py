@@ -72,9 +72,20 @@ def _in_pieces(module: torch.fx.GraphModule, stand_in: torch.fx.GraphModule) -> 
 
 
 @contextmanager
-def settings(eagers_random_numbers: bool) -> Iterator[None]:
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def settings(*, eagers_random_numbers: bool, dtype: torch.dtype) -> Iterator[None]:
     torch._dynamo.reset()
     with (
+        _default_dtype(dtype),
         torch._inductor.config.patch(fallback_random=eagers_random_numbers, force_disable_caches=True),
         # As in a worker, the backward is compiled together with the forward. load_artifact.py explains why buffers are
         # not donated.

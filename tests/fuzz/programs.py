@@ -193,6 +193,11 @@ def _layered(plan: Plan) -> Plan:
     )
 
 
+def _full(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that autocast may have rounded, in the type of the parameters."""
+    return value.to(torch.get_default_dtype())
+
+
 class Block(torch.nn.Module):
     def __init__(self, operations: list[str], output: str, dropout: float, bias: bool) -> None:
         super().__init__()
@@ -239,7 +244,7 @@ class Block(torch.nn.Module):
             left, right = h.chunk(2, -1)
             return torch.cat((right, left), -1)
         if name == "buffer":
-            self.seen.add_(h.detach().float().mean(0))
+            self.seen.add_(_full(h.detach()).mean(0))
             return h
         if name == "scale":
             return h * self.scale
@@ -278,7 +283,7 @@ class Block(torch.nn.Module):
         forms: dict[str, Callable[[], Any]] = {
             "one": lambda: h,
             "changes-input": lambda: h * 1,
-            "head": lambda: (h, self.head(h.float())),
+            "head": lambda: (h, self.head(_full(h))),
             "views": lambda: ((base := h * 2).view(-1).view(base.shape), base[0]),
             "base-and-view": lambda: ((base := h * 2), base.t()),
             "chunks": lambda: tuple((h * 2).chunk(2, 0)),
@@ -481,7 +486,7 @@ class Run:
             self.tick()
             self._note_outputs(story, x, outputs)
             h = self._changed(outputs[0], story)
-            loss = h.float().sum() if plan.homogeneous else h.float().square().mean()
+            loss = _full(h).sum() if plan.homogeneous else _full(h).square().mean()
             if not plan.homogeneous:
                 story.note("loss", loss)
             self._losses += float(loss) if plan.homogeneous else 0.0
@@ -534,7 +539,7 @@ class Run:
         if kind == "retained":
             loss.backward(retain_graph=True)
             self.tick()
-            h.float().sum().backward()
+            _full(h).sum().backward()
         elif kind == "grad":
             found = torch.autograd.grad(loss, [x, *parameters], allow_unused=True)
             story.note("which have a gradient", [gradient is not None for gradient in found])
@@ -547,7 +552,7 @@ class Run:
             self.tick()
             gradient.square().sum().backward()
         elif kind == "in-parts":
-            total = loss + sum(output.float().sum() for output in outputs[1:] if output.requires_grad)
+            total = loss + sum(_full(output).sum() for output in outputs[1:] if output.requires_grad)
             torch.autograd.grad(total, [x], retain_graph=True)
             self.tick()
             total.backward()
