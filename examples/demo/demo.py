@@ -70,7 +70,7 @@ class Demo(Show):
             self.train(self.b, len(self.a.steps), most_s=self.a.steps[-1]["at"] - self.a.began)
             self.train(self.plain_warm, 2 * COMPILED_STEPS)
         self.stats = json.loads(self.precompiled(self.a, "cache", "stats", "--json").stdout)
-        self.artifacts = json.loads(self.precompiled(self.a, "cache", "ls", "--json").stdout)
+        self.artifacts = json.loads(self.precompiled(self.a, "cache", "ls", "--json").stdout)["entries"]
 
     def close(self) -> None:
         self.end(self.runs)
