@@ -152,6 +152,7 @@ def begin(
 def _may_be_cut(program: capture.SerializedGraph) -> bool:
     return not (
         program.no_stand_in
+        or program.modes["deterministic"]  # results must not depend on the time of a swap
         or program.hints
         or program.floats
         or program.cudagraphs

@@ -8,7 +8,6 @@ import pytest
 from support_host import Host
 
 PROGRAM = str(Path(__file__).parent.parent / "programs" / "layered_program.py")
-QUICK = {"PRECOMPILED_TIERS": "quick,default"}
 
 pytestmark = pytest.mark.integration
 
@@ -21,34 +20,37 @@ def short_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_graph_runs_eager_then_in_pieces_then_whole(host: Host) -> None:
     host.start_daemon()
-    found = host.program(PROGRAM, "14", env=QUICK).result()
+    found = host.program(PROGRAM, "14").result()
     assert found == {"ways": ["eager", "pieces", "whole"], "first": "eager", "message": ""}
     log = (host.runtime_dir / "daemon.log").read_text()
     assert log.count(": queued, idle") == 1, "only the whole graph is compiled at idle priority"
 
     # A deeper model finds all its pieces. Only its whole graph is compiled.
     before = host.stats().compiled
-    assert host.program(PROGRAM, "16", env=QUICK).result()["ways"] == ["pieces", "whole"]
+    assert host.program(PROGRAM, "16").result()["ways"] == ["pieces", "whole"]
     assert host.stats().compiled == before + 1
 
     # A later process loads the artifact of the whole graph.
-    assert host.program(PROGRAM, "16", env=QUICK).result()["ways"] == ["whole"]
+    assert host.program(PROGRAM, "16").result()["ways"] == ["whole"]
     assert host.stats().compiled == before + 1
 
 
 def test_wait_returns_with_the_pieces(host: Host) -> None:
     host.start_daemon()
-    found = host.program(PROGRAM, "6", env={**QUICK, "PRECOMPILED_MODE": "wait"}).result()
+    found = host.program(PROGRAM, "6", env={"PRECOMPILED_MODE": "wait"}).result()
     assert found["ways"] == ["pieces", "whole"]
 
 
-def test_without_the_setting_no_graph_is_cut(host: Host) -> None:
+@pytest.mark.parametrize("mode", ["setting", "determinism"])
+def test_program_that_waits_may_exclude_pieces(host: Host, mode: str) -> None:
     host.start_daemon()
-    assert host.program(PROGRAM, "6").result()["ways"] == ["eager", "whole"]
+    env = {"PRECOMPILED_MODE": "wait", **({"PRECOMPILED_TIERS": "default"} if mode == "setting" else {})}
+    found = host.program(PROGRAM, "14", *(["deterministic"] if mode == "determinism" else []), env=env).result()
+    assert found["ways"] == ["whole"]
     assert host.stats().compiled == 1
 
 
 def test_shallow_model_that_runs_eager_is_not_cut(host: Host) -> None:
     host.start_daemon()
-    assert host.program(PROGRAM, "6", env=QUICK).result()["ways"] == ["eager", "whole"]
+    assert host.program(PROGRAM, "6").result()["ways"] == ["eager", "whole"]
     assert host.stats().compiled == 1

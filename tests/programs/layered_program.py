@@ -1,6 +1,7 @@
 """A program with equal layers. It steps until its whole graph is compiled, and compares each step with an eager one.
 
-Arguments: the number of layers. Prints how its steps ran, in order: "eager", "pieces", "whole".
+Arguments: the number of layers, and optionally "deterministic", to ask torch for deterministic algorithms. Prints how
+its steps ran, in order: "eager", "pieces", "whole".
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def way(report: precompiled.GraphReport, compiled_before: int) -> str:
 def main() -> None:
     precompiled.enable()
     torch.manual_seed(0)
+    torch.use_deterministic_algorithms("deterministic" in sys.argv)
     model = Model(int(sys.argv[1]))
     tokens = torch.randint(0, 32, (2, 8))
     expected = step(model, model, tokens)
