@@ -117,8 +117,8 @@ EDITS = [
         "generate_with_a_static_cache",
         "a docstring",
         _LANGUAGE,
-        "A Llama that generates:",
-        "Llama {n}, that generates:",
+        "A Llama that generates.",
+        "Llama {n}, that generates.",
     ),
     Edit(
         "generate_with_a_static_cache",

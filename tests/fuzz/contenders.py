@@ -82,7 +82,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def settings(*, eagers_random_numbers: bool, dtype: torch.dtype) -> Iterator[None]:
+def settings(*, eagers_random_numbers: bool, dtype: torch.dtype = torch.float32) -> Iterator[None]:
     torch._dynamo.reset()
     with (
         _default_dtype(dtype),
