@@ -44,7 +44,7 @@ class Settings:
     tiers: str = _setting(
         "quick,default",
         "what a graph runs after eager code. `quick,default`: the artifacts of its pieces, then its artifact. Only "
-        "graphs with many equal layers have pieces, and one piece serves all equal layers. `default`: its artifact only",
+        "graphs with many equal layers have pieces: one piece serves all equal layers. `default`: only its artifact",
     )
     require: bool = _setting(
         False,
