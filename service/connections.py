@@ -77,7 +77,9 @@ class Connection:
 
 
 class Connections:
-    """All connections, for one thread: ``open`` a bound socket; each turn ``collect``, ``messages`` and ``send``."""
+    """All connections. One thread calls ``open`` with a bound socket, and then ``collect``, ``messages`` and ``send``
+    in turns.
+    """
 
     def __init__(
         self,

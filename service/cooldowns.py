@@ -1,4 +1,6 @@
-"""Keeps cooldowns: for a while, a key that killed workers is not retried, nor a seat whose workers do not start."""
+"""Keeps cooldowns: for a while, the daemon does not retry a key that killed workers, or a seat whose workers do not
+start.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Placement:
     def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
         """Stop a worker between two jobs.
 
-        If no more worker may exist, the next worker gets its slot, so that no warm worker is evicted.
+        If no worker may be added, the next worker gets this worker's slot, so that no warm worker is evicted.
         """
         out.append(worker.stop(reason, now))
         worker.makes_room = len(self._queue) > 0 and self._room <= 0
@@ -102,7 +102,9 @@ class Placement:
                 yield job
 
     def _share_slots(self, now: float, out: list[Instruction]) -> None:
-        """Give each user without a slot one above the limit. If no process is left, stop another user's worker."""
+        """Give a slot above the limit to each user who has none. If no process is left, stop a worker of a different
+        user.
+        """
         while claims := shares.claims(self._queue, self.workers, self._limits, now):
             if self._slots_used >= self._limits.processes or not self._place_one(iter(claims), now, out):
                 break

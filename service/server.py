@@ -266,7 +266,7 @@ class Server:
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
-                # root's graphs would be compiled as another user: root must use a daemon of its own
+                # the daemon's user must not run root's compiles, so root must use a daemon of its own
                 raise WireError(f"this daemon compiles only for uid {os.geteuid()}", code="not-permitted")
             if isinstance(message, wire.Stop) and peer.uid not in (os.geteuid(), 0):
                 raise WireError("only root and the daemon's own user may stop it", code="not-permitted")

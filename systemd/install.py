@@ -55,7 +55,7 @@ def render(kind: str, python: str) -> str:
 
 
 def unit_directory(kind: str) -> Path:
-    """Return the directory for units that an administrator or a user installs, rather than a distribution."""
+    """Return the directory for units that were installed by an administrator or a user, not by a distribution."""
     if kind == "system":
         return Path("/etc/systemd/system")
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")

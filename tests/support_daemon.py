@@ -213,7 +213,7 @@ class DaemonUnderTest:
         self.interpreter.write_text(FAKE_INTERPRETER.format(python=sys.executable))
         self.interpreter.chmod(0o755)
         self.store = self.directory / "store"
-        # A short name, because a socket's path has at most 107 bytes and pytest's directories have long paths.
+        # The name is short, because a socket's path has at most 107 bytes and pytest's directories have long paths.
         self.runtime_dir = self.directory / "r"
         self.settings = Settings(
             runtime_dir=self.runtime_dir,

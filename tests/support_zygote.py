@@ -3,9 +3,9 @@
 The tests start hundreds of programs, and the import of torch, Dynamo and Inductor takes three to five seconds of CPU. A
 fork differs from a new interpreter only in its imported modules and its exit. The zygote does not import precompiled.
 
-Some tests depend on how an interpreter starts: options, hash seeds, another interpreter, variables that Python or torch
-read at the start. For these tests, ``start`` runs a new interpreter. Some tests, such as those of the hook, start a new
-interpreter themselves.
+Some tests depend on an interpreter's start: on its options, its hash seed, its version, or variables that Python or
+torch read at the start. For these tests, ``start`` runs a new interpreter. Some tests, such as those of the hook, start
+a new interpreter themselves.
 
 Each value of OMP_NUM_THREADS has its zygote, because torch reads the variable once.
 

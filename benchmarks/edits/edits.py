@@ -1,4 +1,4 @@
-"""Lists the edits: a program, a change of it, and the compiled functions that must be traced afterwards."""
+"""Lists the edits. Each has a program, a change of it, and the compiled functions that must be traced afterwards."""
 
 from __future__ import annotations
 

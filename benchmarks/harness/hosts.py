@@ -35,10 +35,9 @@ class BenchmarkError(Exception):
 
 
 def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
-    """Raise BenchmarkError unless each graph's report has this ``state``, and this ``source`` unless ``source`` is
-    None.
+    """Raise BenchmarkError unless each graph's report has this ``state`` and, if ``source`` is given, this ``source``.
 
-    Also raises BenchmarkError without any graph, because the sample would be meaningless.
+    Also raises BenchmarkError if there is no graph, because the sample would be meaningless.
     """
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):

@@ -1,5 +1,5 @@
-"""Checks rows with random numbers, which differ between a kernel and eager. Three properties are checked instead of
-values: the distribution, that two calls differ, and that a backward uses its forward's mask.
+"""Checks rows with random numbers, which differ between a kernel and eager. Three checks replace the comparison of
+values: the distribution is right, two calls differ, and a backward uses its forward's mask.
 """
 
 from __future__ import annotations

@@ -160,7 +160,9 @@ def _of_kernel(kernel: dict[str, Any], ended: bool, row: str) -> tuple[str, str]
 
 
 def examine(names: Sequence[str], say: Say) -> Iterator[Row]:
-    """Run the rows on one host with a made-up device. Compiles, then interprets, each lot of LOT rows."""
+    """Run the rows on one host with a made-up device. For each lot of LOT rows, compiles the rows and then interprets
+    them.
+    """
     with fresh_host() as host:
         host.start_daemon()
         for begin in range(0, len(names), LOT):

@@ -1,4 +1,4 @@
-"""Measures (p): how much slower steps are if their kernels take sizes as arguments, so that all sizes share them."""
+"""Measures (p): how much slower steps are if all sizes share the kernels, which then take sizes as arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Measures (k): the C++ compilers' cost for a model's kernels, in units, and one by one as in plain torch.compile."""
+"""Measures (k): what the C++ compilers cost if a model's kernels are built in units, and if they are built one by
+one.
+"""
 
 from __future__ import annotations
 

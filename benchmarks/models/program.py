@@ -199,7 +199,7 @@ class Program:
 
 
 def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    """Whether only artifacts were called between two reports of the graphs, for each graph that awaits its artifact."""
+    """Whether all calls between two reports of the graphs ran artifacts, and each pending graph was called."""
     earlier = {graph["id"]: graph for graph in before}
 
     def calls(graph: dict[str, Any], name: str) -> int:

@@ -54,7 +54,7 @@ class Found:
         return "as plain" if same else state
 
     def graphs(self) -> tuple[int, dict[str, int]]:
-        """Return the number of graphs, and of those that no worker compiled, by reason."""
+        """Return the number of graphs, and for each reason the number of graphs that no worker compiled."""
         shown = [answer for row, answer in self.answers.items() if self.state(row) != "no sample"]
         reasons = Counter(reason for answer in shown for reason in answer.get("reasons", ()))
         return sum(answer.get("graphs", 0) for answer in shown), dict(reasons)

@@ -1,8 +1,10 @@
 """Runs the steps of one program of the table, and prints precompiled's reports as a JSON line.
 
-Usage: python -m benchmarks.programs.program SPEC. SPEC is a JSON object: ``name``; ``values``, the file for the results
-of each step; ``wait``, whether to wait for pending graphs after each step; ``eager_steps``, the number of steps before
-torch.compile has an effect. The caller may enable precompiled.
+Usage: python -m benchmarks.programs.program SPEC. The caller may enable precompiled. SPEC is a JSON object:
+- ``name``: the program
+- ``values``: the file for the results of each step
+- ``wait``: whether to wait for pending graphs after each step
+- ``eager_steps``: the number of steps before torch.compile has an effect
 """
 
 from __future__ import annotations

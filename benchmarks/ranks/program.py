@@ -1,8 +1,9 @@
 """Runs one rank of a case, and writes its results and precompiled's reports.
 
-Usage, by torchrun: python -m benchmarks.ranks.program SPEC. SPEC is a JSON object: ``name``; ``file``, the prefix of
-two files, one for the results of each step (``.pt``) and one for the rest (``.json``); ``wait``, whether to wait for
-pending graphs after each step. The caller may enable precompiled.
+Usage, by torchrun: python -m benchmarks.ranks.program SPEC. The caller may enable precompiled. SPEC is a JSON object:
+- ``name``: the case
+- ``file``: the file for the results of each step, with ``.pt`` added, and for the rest, with ``.json`` added
+- ``wait``: whether to wait for pending graphs after each step
 """
 
 from __future__ import annotations

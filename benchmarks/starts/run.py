@@ -154,7 +154,9 @@ def _taking_part(plan: Plan) -> list[Contender]:
 
 
 def default_plans(repeats: int, *, quick: bool) -> list[Plan]:
-    """Return `make bench`'s plans: all contenders on GPT-2's training; the REPEATED ones more often, on more models."""
+    """Return `make bench`'s plans: all contenders on GPT-2's training. The REPEATED ones run more often, and on more
+    models.
+    """
     gpt2 = Group("gpt2", "training", "static")
     once = tuple(name for name in CONTENDERS if name not in REPEATED)
     plans = [Plan(gpt2, REPEATED, repeats), Plan(gpt2, once, 1)]

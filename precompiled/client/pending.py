@@ -261,7 +261,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # If a new swap thread has taken over, that thread has set its own number.
+                # If a new swap thread has taken over, it has set the number itself.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 

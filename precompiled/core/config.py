@@ -83,7 +83,7 @@ class Settings:
     cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "directory of the store"})
     base: tuple[Path, ...] = _setting(
         (),
-        "read-only base stores: a list in TOML, separated by colons in the environment variable",
+        "read-only base stores, as a list in TOML, or separated by colons in the environment variable",
     )
     runtime_dir: Path = field(
         default_factory=paths.default_runtime_dir, metadata={"meaning": "directory of the daemon's socket and lock"}
@@ -129,7 +129,7 @@ class Settings:
     max_graph_bytes: int = _setting(256 << 20, "limit of a graph's size")
     job_timeout_s: float = _setting(
         1800.0,
-        "limit of one compile. The graph of a longer compile runs eager, and the daemon refuses the graph for an hour",
+        "limit of one compile. At the limit, the compile ends, and the daemon refuses the graph for an hour",
     )
     job_memory_bytes: int = _setting(
         0,

@@ -135,9 +135,7 @@ class JobIndex:
 
 
 def waits(job: RecordedJob, worker: RecordedWorker, since: float) -> tuple[float, float]:
-    """Return how long after ``since`` a job waited for its worker's start, and how long in the daemon's queue
-    (seconds).
-    """
+    """Return for how many seconds after ``since`` a job waited: for its worker's start, and in the daemon's queue."""
     began = max(job.queued, since)
     start_s = max(0.0, min(worker.ready, job.began) - max(worker.launched, began))
     return start_s, max(0.0, job.began - began - start_s)

@@ -1,6 +1,6 @@
 """Tests of ranks that start unequally: late, killed, without an artifact that others have, or on a separate host.
 
-No rank may hang or compute another result. ``PRECOMPILED_STARTS`` (`make test-ranks`) sets the number of starts.
+No rank may hang or compute a wrong result. ``PRECOMPILED_STARTS`` (`make test-ranks`) sets the number of starts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of the command line.
 
-Tests of exit statuses, exec and daemons start real processes. Tests of output use click's runner.
+The tests of exit statuses, exec and daemons start real processes. The tests of output use click's runner.
 """
 
 from __future__ import annotations

@@ -752,7 +752,7 @@ def test_require_has_no_effect_if_precompiled_is_off(monkeypatch: pytest.MonkeyP
 
 def test_require_stays_in_effect_with_an_invalid_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     # ``patch`` ends before ``this_process``, so the test's session is gone when the original session is restored. A
-    # session that was left behind would write files at the end of the test run.
+    # session that stays would write files at the end of the test run.
     with this_process() as here, monkeypatch.context() as patch:
         patch.setattr(PROCESS, "session", None)
         patch.setenv("PRECOMPILED_MODE", "fast")

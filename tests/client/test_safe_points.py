@@ -247,8 +247,8 @@ def test_checkpoint_of_a_graph_without_edges_recomputes_eager() -> None:
 
 
 def two_graphs() -> tuple[Dispatch, Dispatch, SafePoint, torch.Tensor, list[str]]:
-    """Return two graphs of one function, with a common safe point. Dynamo may recompute with the second graph what the
-    first graph has computed.
+    """Return two graphs of one function, with a common safe point. In a recomputation, Dynamo may run the second graph
+    instead of the first.
     """
     point = SafePoint()
     first, weight, ran = one_block()

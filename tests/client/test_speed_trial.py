@@ -12,7 +12,7 @@ import pytest
 from precompiled.client.serving_code import ServingCode
 from precompiled.client.speed_trial import MAX_CALLS, SAMPLES, WARM_UP, Lost, SpeedTrial
 
-# At most this many calls of slower code, and of the earlier code beside it.
+# The most calls of slower code, and the most calls of the earlier code in the same time.
 DECIDED_AFTER = WARM_UP + 3 * SAMPLES
 
 

@@ -1,4 +1,4 @@
-"""Tests that start a daemon on demand: only one of several starters starts it, no zombie is left, and a failure is
+"""Tests of the start of a daemon on demand: only one of several starters starts it, no zombie is left, and a failure is
 returned with its reason.
 """
 

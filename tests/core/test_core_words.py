@@ -1,4 +1,4 @@
-"""Tests that all messages word the hint to install an extra in the same way and name only extras that exist."""
+"""Tests that the hint to install an extra has the same words in all messages, and names only extras that exist."""
 
 from __future__ import annotations
 

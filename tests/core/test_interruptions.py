@@ -51,7 +51,7 @@ def handler() -> Iterator[Callable[[Any], Any]]:
 
 
 def handles_as_its_own(action: Callable[[], object]) -> str:
-    """As a part of precompiled does: wraps an error in an error of its own, and goes on after that."""
+    """Wraps an error in an error of its own and goes on, as parts of precompiled do."""
     try:
         try:
             action()

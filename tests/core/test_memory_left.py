@@ -1,4 +1,4 @@
-"""Tests that the free memory is that of the host, or less by the limit of the cgroup."""
+"""Tests that the free memory is that of the host, or less if the cgroup's limit leaves less."""
 
 from __future__ import annotations
 

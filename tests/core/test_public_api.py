@@ -1,4 +1,4 @@
-"""Tests of the names that `import precompiled` gives: found without torch, and shown as a user reads them."""
+"""Tests that the names of `import precompiled` are found without torch, and are shown as a user reads them."""
 
 from __future__ import annotations
 

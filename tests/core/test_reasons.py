@@ -147,8 +147,8 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
-    """A pending graph is compiled in process, unless the compile would end this process, would fail or give the same
-    wrong code in this process too, or was cancelled by the user.
+    """A pending graph is compiled in process, with three exceptions: the compile would end this process, it would fail
+    or give wrong code here too, or the user cancelled it.
     """
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}
@@ -165,7 +165,9 @@ def test_outcomes_of_the_client_are_those_of_the_table() -> None:
 
 
 def test_only_an_explanation_reads_the_table() -> None:
-    """A hit imports core/reasons.py, and a fallback without free descriptors needs an outcome."""
+    """A hit imports core/reasons.py, so the import must not read the table. Nor may ``outcome``, because a fallback may
+    have no free descriptor.
+    """
     program = """
 import sys
 opened = []

@@ -106,7 +106,7 @@ def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
 @pytest.mark.fault("program")
 @pytest.mark.integration
 def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
-    """The client starts the daemon itself, so it may exit before it is connected. The graph must still be compiled."""
+    """The client starts the daemon and may exit before the two are connected. The graph must still be compiled."""
     host.run({**MLP, "exit_after_first": True})
     (graph,) = host.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
     assert graph["state"] == "compiled"

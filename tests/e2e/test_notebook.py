@@ -15,7 +15,7 @@ CELLS = [
     "import torch, precompiled\n\ndef scaled(x):\n    return (x * 2.0).relu() + 1\n\ncompiled = torch.compile(scaled)",
     "out = compiled(torch.ones(8, 16))",
     "assert precompiled.wait(300)\ntorch.testing.assert_close(compiled(torch.ones(8, 16)), out)",
-    # This cell waits for the thread that updates the line below the earlier cell once the graph is compiled.
+    # Once the graph is compiled, a thread updates the line below the earlier cell. This cell waits for that thread.
     "import threading\nfor thread in threading.enumerate():\n"
     "    if thread.name == 'precompiled-notebook':\n        thread.join()",
     "%precompiled",

@@ -1,4 +1,4 @@
-"""Support: a bare client socket that a test can stop to read, or drop."""
+"""Support: a bare client socket. A test can stop reading from it, or close it without a word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that files of another length, place or format are not served."""
+"""Tests that files with a wrong length, place or format are not served."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from support_daemon import alive, graph, processes_with, raw_client, running_dae
 
 from precompiled import wire
 
-# Maps what the worker hangs in to whether its stack is written. A stopped process, and a process that blocks the
-# signal, are killed without a written stack.
+# Maps the place where the worker hangs to whether its stack is written. A stopped process, and a process that blocks
+# the signal, are killed without a written stack.
 HANGS = {"python": True, "gil": True, "stopped": False, "masked": False}
 
 

@@ -65,7 +65,8 @@ def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
         submitted = {}
         with raw_client(daemon.settings) as client:
             for case in range(first, first + SLOTS):
-                # The step has no common factor with either number, so even a few tries have different phases and ends.
+                # 13 has no common factor with the number of phases or of ends, so even a few tries have different
+                # phases and ends.
                 phase, how = cases[case * 13 % len(cases)]
                 key = f"{phase}-{how}-{case}"
                 message = daemon.submit(

@@ -163,8 +163,8 @@ def test_loaded_daemon_replies_to_each_request_of_another_client(
             os.kill(load.pid, signal.SIGCONT)
             wait_until(lambda used=used: cpu_s(load) > used, "the load goes on")
             loaded += [seconds_to_reply(peer) for _ in range(each)]
-    # Printed, not asserted: the measurement, the daemon and its load share two cores with other tests, so the slowest
-    # percent of the replies varies by more than a factor of two.
+    # These times are printed and not asserted. The measurement, the daemon and its load share two cores with other
+    # tests, so the slowest percent of the replies varies by more than a factor of two.
     milliseconds = [1000 * sorted(times)[len(times) * 99 // 100] for times in (quiet, loaded)]
     record_property(
         "measured",

@@ -30,7 +30,7 @@ from .programs import Plan, Run, Story
 
 
 class Crash(BaseException):
-    """Generated code would have crashed here. Not an Exception, because a crash cannot be handled."""
+    """Generated code would have crashed here. This is not an Exception, because a crash cannot be handled."""
 
 
 def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:

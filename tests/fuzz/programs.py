@@ -356,8 +356,8 @@ class Run:
 
     def story(self) -> Story:
         """Execute the plan from its start, and return the facts."""
-        # A recomputation that stops early is off for graphs that change buffers. An eager run would then have made some
-        # of the changes, and compiled code none (docs/explanation/stand-in.md).
+        # Checkpoints must not stop a recomputation early if graphs change buffers: at that point, eager code has made
+        # some of the changes, and compiled code none (docs/explanation/stand-in.md).
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()

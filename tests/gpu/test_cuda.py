@@ -78,7 +78,7 @@ def test_user_triton_kernels_are_swapped_and_hit(shared_host: Host, tmp_path: Pa
 
 def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: Path) -> None:
     _first, second = swapped_then_hit(served, tmp_path, {"model": "gpt2", "training": True, "device": "cuda"})
-    # The client starts neither g++ or gcc (for Triton's launchers) nor ptxas nor Inductor's compile workers.
+    # The client starts no compiler (g++, ptxas, or gcc for Triton's launchers), and none of Inductor's compile workers.
     assert second["started"] == []
     assert second["children"] == []
     # Triton writes the artifact's machine code into the client's own cache.

@@ -139,8 +139,8 @@ def test_difference_compares_kind_graphs_bytecode_and_guards(
 
 
 def test_audit_ignores_the_numbers_in_names_of_locals(served: Host) -> None:
-    """The trace of a function with a graph break inside a context manager must equal its package after any earlier
-    traces.
+    """If a function has a graph break inside a context manager, its trace must equal its package, whatever was traced
+    before.
 
     Dynamo keeps such a context manager in a local, and numbers these locals through the whole process.
     """

@@ -1,4 +1,4 @@
-"""Tests of each reason for which a trace is not recorded, or a package file is not written or refused.
+"""Tests of each reason for which a trace is not recorded, a package file is not written, or a package file is refused.
 
 The test process is the client and runs Dynamo itself. cases/never_kept.py covers the reasons that depend on the traced
 program.

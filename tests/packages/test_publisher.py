@@ -8,7 +8,7 @@ from precompiled.packages.publisher import Publisher
 
 
 class _NoException(BaseException):
-    """An error that does not derive from Exception, as an object of a program may raise."""
+    """An error that does not derive from Exception. A program's objects may raise such errors."""
 
 
 def test_write_that_raises_is_reported_and_does_not_block_later_writes() -> None:

@@ -57,7 +57,7 @@ FOUND: dict[str, Any] = {"made to raise": 0, "called": 0, "reached the program":
 
 
 class NoException(BaseException):
-    """An error that does not derive from Exception, as an object of a program may raise."""
+    """An error that does not derive from Exception. A program's objects may raise such errors."""
 
 
 def functions() -> Iterator[tuple[Any, str]]:

@@ -200,7 +200,7 @@ def test_artifact_damaged_on_this_disk_is_fetched_again(tmp_path: Path) -> None:
 
 
 class Faulty(MemoryFileSystem):
-    """The file system ``memory://``, but calls a function of the test before each request."""
+    """The file system ``memory://``. Before each request, it calls a function of the test."""
 
     protocol = "faulty"
     cachable = False

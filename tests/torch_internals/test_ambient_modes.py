@@ -203,7 +203,7 @@ def test_all_settings_that_save_config_portable_omits_are_known() -> None:
         *code_settings.NAMES,
         *compiler_config._IRRELEVANT,
         *compiler_config._LEFT_OUT,
-        # Settings of where torch caches compiles and measurements.
+        # Settings that say where torch caches compiles and measurements.
         "fx_graph_cache",
         "fx_graph_remote_cache",
         "autotune_local_cache",
@@ -211,7 +211,7 @@ def test_all_settings_that_save_config_portable_omits_are_known() -> None:
         "cutlass.cutlass_dir",
         "cuda.cutlass_dir",
         "xpu.cutlass_dir",
-        # Settings of how torch runs the processes of one compile.
+        # Settings that say how torch runs the processes of one compile.
         "compile_worker_watchdog_interval_seconds",
         "compile_worker_mode",
         # Names of passes over collectives.

@@ -70,8 +70,8 @@ def test_package_cases_are_right_on_each_version(
         if EXPECTED.get(version, {}).get(name, case.expected) == USED:
             as_expected = states <= {"used", "skipped"} and after["frames"] == {}
         else:
-            # A frame that Dynamo leaves to Python is right for any value. After a graph break, the first part of a
-            # frame may be used.
+            # A frame that Dynamo leaves to Python is right for any value. If a frame has a graph break, the package of
+            # its first part may be used.
             as_expected = states == {"skipped"} or not states <= {"used", "skipped"}
         right = set(before["states"]) == kept and as_expected
         # torch 2.11 cannot trace some functions of classes that Dynamo calls, and leaves them to Python in each

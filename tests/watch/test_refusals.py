@@ -127,7 +127,7 @@ def test_last_without_a_recorded_run_is_an_error(refused: Callable[..., dict[str
 def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A last run contains a command that would be executed, so it must be trusted."""
+    """The record of a last run contains a command that would be executed, so the record must be trusted."""
     # A run in a worker of pytest-xdist is not recorded, and this process may be such a worker.
     monkeypatch.setattr("precompiled.client.run_recorder._WORKERS", ())
     Path("store").mkdir(mode=0o700)

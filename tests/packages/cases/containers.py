@@ -180,7 +180,7 @@ def build():
     TRACED,
 )
 
-# Dynamo has no guard on the order of numbers in a set, or on the keys of a dictionary that the code makes a list.
+# If the code makes a list of a set of numbers or of a dictionary, Dynamo guards neither the order nor the keys.
 for _number, _goes in enumerate(
     (
         "list(SIZES)",
