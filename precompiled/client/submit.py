@@ -38,7 +38,7 @@ log = logging.getLogger("precompiled.backend")
 # After these failures of a worker, the graph needs a retrace by Dynamo, or additional guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# The ``no_stand_in`` of graphs that must not run eager only because ``require`` is set.
+# The reason (``no_stand_in``) why a graph must not run eager, if nothing but ``require`` forbids it.
 REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 

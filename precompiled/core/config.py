@@ -96,7 +96,7 @@ class Settings:
     # Artifacts contain code. Unless ``remote_unsigned`` is set, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
-        "accept unsigned objects: each user who can write to the remote can then run code as you",
+        "accept unsigned objects. Each user who can write to the remote can then run code as you",
     )
     remote_put: bool = _setting(True, "upload artifacts and package entries of this host")
     remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
@@ -129,7 +129,7 @@ class Settings:
     max_graph_bytes: int = _setting(256 << 20, "limit of a graph's size")
     job_timeout_s: float = _setting(
         1800.0,
-        "limit of one compile. At the limit, the compile ends, and the daemon refuses the graph for an hour",
+        "limit of one compile. A graph that exceeds it stays eager, and the daemon refuses the graph for an hour",
     )
     job_memory_bytes: int = _setting(
         0,
