@@ -6,10 +6,10 @@
        ├──── pidfd: its death, at once ──┤
        └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
 
-service/launcher.py executes a worker as ``<the client's python> -m precompiled.service.worker``, as the client's user,
-with its own variables, pinned to one device. A worker's memory is the memory of its process tree. The pool reports a
-worker gone after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler may start another
-worker at once.
+service/launcher.py executes a worker as ``<the client's python> -m precompiled.service.worker``. The worker runs as the
+client's user, has its own variables, and is pinned to one device. A worker's memory is the memory of its process tree.
+The pool reports a worker gone after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler
+may start another worker at once.
 
 The pool never waits for anything that a user controls: the launcher does the exec, and poll() reports a worker's end.
 """

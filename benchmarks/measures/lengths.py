@@ -1,4 +1,4 @@
-"""Measures (l): what a training run pays for sequence lengths that an earlier run has met in another order."""
+"""Measures (l): what a training run pays for sequence lengths that an earlier run has met in a different order."""
 
 from __future__ import annotations
 

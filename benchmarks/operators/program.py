@@ -23,8 +23,8 @@ import torch
 import precompiled
 from benchmarks.operators.samples import UNINITIALISED, Row, Sample
 
-# The tolerances of torch's test of Inductor. These tolerances are wider than assert_close's, because Inductor sums in
-# another order.
+# The tolerances of torch's test of Inductor. These tolerances are wider than assert_close's, because Inductor sums in a
+# different order.
 TOLERANCE = {torch.float16: (1e-2, 2e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
 
 # Functions to call, with their arguments.

@@ -2,7 +2,7 @@
 compiled one.
 
 `python -m benchmarks.starts` (`make bench-full`: everything, hours). Each sample is a fresh process on its own host.
-The contenders of a model, task and kind of shapes take turns; each turn begins with another contender.
+The contenders of a model, task and kind of shapes take turns; each turn begins with a different contender.
 
 Exits 1 if one of precompiled's contenders crashed, differed from eager, or did not do what its name says.
 """

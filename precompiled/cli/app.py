@@ -245,7 +245,9 @@ def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
 
 
 def setting_name(text: str) -> str:
-    """A setting's name, from its name or its variable (PRECOMPILED_MODE is `mode`). Raises UsageError if unknown."""
+    """The name of a setting that is given by its name or by its variable (PRECOMPILED_MODE is `mode`). Raises
+    UsageError if unknown.
+    """
     name = text.lower().removeprefix(config.ENV_PREFIX.lower())
     if name in config.NAMES:
         return name

@@ -129,9 +129,7 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
 
 
 def daemon_store(reply: StatusReply, cache_dir: Path) -> Check:
-    """Whether the user's daemon uses the store of this shell's programs, from which it evicts and for which it
-    watches.
-    """
+    """Whether the user's daemon evicts and watches for the store that this shell's programs use."""
     if reply.cache_dir == str(cache_dir):
         return Check("daemon store", "ok", "the daemon and this shell use the same store")
     return Check(

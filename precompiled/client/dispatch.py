@@ -6,8 +6,8 @@
 - While a run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
 - Some graphs must not run eager (stand_in.py), so their calls wait for the artifact. If two calls must draw the same
   random numbers and the first call ran compiled, the second call waits too.
-- A graph in pieces (pieces.py) saves other tensors and draws other random numbers than the whole graph. So calls that
-  must match another call follow the same rules in pieces as in eager code.
+- A graph in pieces (pieces.py) and the whole graph save different tensors and draw different random numbers. So calls
+  that must match another call follow the same rules in pieces as in eager code.
 - If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
   types and values, torch generates code but has no eager kernel.
 - If compiled code is slower than the code that it replaced, the earlier code serves the graph again (serving_code.py).

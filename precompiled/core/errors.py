@@ -90,7 +90,7 @@ class UntrustedStore(StoreError):
 
 
 class CorruptArtifact(StoreError):
-    """An artifact does not match its manifest (truncated, altered, or of another format version)."""
+    """An artifact does not match its manifest (truncated, altered, or of a different format version)."""
 
     code = "artifact-corrupt"
 

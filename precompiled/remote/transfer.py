@@ -65,7 +65,7 @@ class Transfer:
         self._bad: set[str] = set()  # paths of refused objects
 
     def use(self, trust: Trust) -> None:
-        """Use other keys from now on."""
+        """Use the keys of ``trust`` from now on."""
         self.trust = trust
         self._bad = set()  # objects that the earlier keys refused
 

@@ -1,4 +1,4 @@
-"""Finds C++ kernels that artifacts of the user's store contain, so that a worker builds only kernels that are new.
+"""Finds C++ kernels in artifacts of the user's store, so that a worker builds only new kernels.
 
 A kernel's name is the SHA-256 of its types and source. The kernel's machine code also depends on torch, the compiler,
 the compiler's flags and the CPU, which the sections ``environment`` and ``configs`` of a program contain. So a job

@@ -103,7 +103,8 @@ class PackageStore(_Reader):
         self._on_problem = on_problem
 
     def names(self, function: str) -> list[str]:
-        """The names of a function's entries, newest first, then those of bases. Empty if there is none.
+        """The names of a function's entries: first the store's own, the newest first, then those of bases. Empty if
+        there is none.
 
         Raises StoreError.
         """

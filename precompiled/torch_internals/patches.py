@@ -2,7 +2,7 @@
 file.
 
 ``in_force`` lists the functions that are replaced now. tests/lint/test_no_other_patches.py fails if code replaces
-functions in another way.
+functions in a different way.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

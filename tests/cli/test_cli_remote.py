@@ -61,7 +61,7 @@ def test_pushed_objects_are_listed_and_pulled(hosts: dict[str, list[str]], tmp_p
     assert answer("remote", "push", KEY[:4], *hosts["a"])["put"] == 0
     assert answer("remote", "pull", *hosts["b"])["fetched"] == 1
     assert len(Store(tmp_path / "b").lookup(KEY)) == 1
-    # A host with another key must not trust objects that were signed with the first key.
+    # A host with a second key must not trust objects that were signed with the first key.
     (tmp_path / "config" / "precompiled" / "keys" / "own.pem").unlink()
     answer("remote", "keys", "new")
     refused = answer("remote", "pull", "--cache-dir", str(tmp_path / "c"), status=1)

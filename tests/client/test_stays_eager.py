@@ -35,5 +35,5 @@ def test_calls_run_eager_after_a_swap_and_a_hit(shared_host: Host) -> None:
     target = {"PRECOMPILED_TARGET": "h100"}
     assert run(**target) == [[True, True, True], [["compiled", "swap"]]]
     assert run(**target) == [[True, True, True], [["compiled", "hit"]]]
-    # Without PRECOMPILED_TARGET, compiled code runs, and its dropout draws other numbers than eager code.
+    # Without PRECOMPILED_TARGET, compiled code runs, and its dropout does not draw the numbers of eager code.
     assert run() in ([[False, False, False], [["compiled", how]]] for how in ("hit", "package"))

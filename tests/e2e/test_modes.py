@@ -91,7 +91,9 @@ def test_run_switches_on_in_the_command_and_its_children(warm_host: Host) -> Non
 
 @pytest.mark.integration
 def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
-    """A graph must not get an artifact that was compiled with another mode= or other options= of torch.compile."""
+    """A graph must not get an artifact that was compiled with a different mode= or different options= of
+    torch.compile.
+    """
     plain = warm_host.run(MLP)["reports"][0]
     seen = {plain["key"]}
     for compile_arguments in ({"mode": "max-autotune-no-cudagraphs"}, {"options": {"epilogue_fusion": False}}):

@@ -71,7 +71,7 @@ def test_graph_with_several_groups_hits_if_one_more_group_exists(served: Host) -
 def test_tensor_parallel_layers_are_served_and_a_second_start_hits(served: Host) -> None:
     """Each of the two ranks has its own key, because its shard may differ.
 
-    The second start has other names of groups, which must not change the keys.
+    In the second start, the groups have different names, which must not change the keys.
     """
     job = Job(served, "tensor_parallel", 2)
     keys = keys_of(job.start())

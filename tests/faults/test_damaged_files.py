@@ -48,7 +48,9 @@ def test_every_other_length_is_refused(tmp_path: Path, file: str, tries: Callabl
 @pytest.mark.fault("damaged-files")
 @pytest.mark.parametrize("file", FILES[:4], ids=NAMES[:4])
 def test_file_of_another_artifact_is_refused(tmp_path: Path, file: str) -> None:
-    """Replaces each file by each other file of its artifact, and by the file of that name of another artifact."""
+    """Replaces each file by each other file of its artifact, and by the file with the same name in a second
+    artifact.
+    """
     altered = AlteredStore(tmp_path / "store")
     data = altered.paths[file].read_bytes()
     program = altered.other / fmt.PROGRAM
@@ -73,7 +75,7 @@ def test_artifact_under_another_key_or_name_is_not_served(tmp_path: Path) -> Non
     assert len(quarantined(store)) == 1, "the copy in a slot of the key"
     for artifact in store.all_artifacts():
         assert artifact.path.name in (f"{KEY}.0", f"{OTHER}.0")
-    # An entry is refused in the folder of another function, and in a file that is named by another digest.
+    # An entry is refused if it is in the folder of a different function, or if its file has a wrong digest as its name.
     entries = store.packages.packages / FUNCTION
     shutil.copytree(entries, store.packages.packages / ("ab" * 32))
     shutil.copy(entries / altered.entry, entries / f"{'cd' * 32}.entry")

@@ -181,7 +181,9 @@ class Swapped:
                 self._serve(graph)
 
     def story(self) -> Story:
-        """Run the program with another schedule. Unfinished calls of the last run must not delay swaps of this run."""
+        """Run the program with a different schedule. Unfinished calls of the last run must not delay swaps of this
+        run.
+        """
         before, self._ticks = self._ticks, 0
         self._safe_points = SafePoints()
         self._span = max(before, 12)

@@ -401,8 +401,8 @@ class Run:
     def _note_homogeneity(self, story: Story, parameters: list[torch.nn.Parameter]) -> None:
         """Notes whether the backward used the dropout masks of the forward.
 
-        By Euler's theorem, the gradient of a homogeneous loss times the weights equals the loss times its degree. A
-        backward with other masks than the forward would break this equation.
+        By Euler's theorem, the gradient of a homogeneous loss times the weights equals the loss times its degree. If
+        the backward's masks differed from the forward's, this equation would be wrong.
         """
         degree = sum(name in ("linear", "scale") for inside, _ in self.plan.blocks for name in inside)
         products = [p.grad * p.detach() for p in parameters if p.grad is not None]
@@ -424,7 +424,7 @@ class Run:
     def _rows(self) -> int:
         """Returns the number of rows of the current batch.
 
-        With sizes "varying" the number changes, so that Dynamo traces another graph of each block.
+        With sizes "varying" the number changes, so that Dynamo traces a further graph of each block.
         """
         return ROWS + (2 * (self._number % 3) if self.plan.sizes == "varying" else 0)
 

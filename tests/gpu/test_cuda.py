@@ -120,7 +120,7 @@ def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Pa
     """
     spec = {"model": "user-kernels", "training": False, "device": "cuda"}
     swapped_then_hit(served, tmp_path, spec)
-    # The eager run launches the same kernels with other options. Inductor's options include "debug".
+    # The eager run launches the same kernels with different options. Inductor's options include "debug".
     described = [path for path in (tmp_path / "second" / "triton").rglob("*.json") if not path.name.startswith("__")]
     brought = [path for path in described if json.loads(path.read_text())["debug"]]
     assert {path.stem for path in brought} >= {"added", "doubled"}

@@ -139,7 +139,8 @@ def test_process_with_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any
 
 
 def test_host_with_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
-    """The host that bakes may have another CPU and compiler than the host with the GPU. Artifacts must still be hits.
+    """The host that bakes and the host with the GPU may have different CPUs and compilers. Artifacts must still be
+    hits.
 
     The process traces, because a trace may contain properties of the CPU as constants.
     """

@@ -26,7 +26,7 @@ def subtract(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return scaled - y
 
 
-# ``subtract`` with other names and two more lines above it, as after an edit.
+# ``subtract`` with different names, and with two more lines above it, as after an edit.
 
 
 def renamed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ FOLDERS = sorted({path.parent for path in FILES})
 
 
 def _replaced(tree: ast.Module) -> Iterator[str]:
-    """Yield the assignments of a function of the file to an attribute of something that is imported from torch or
+    """Yield each assignment that puts a function of the file into an attribute of something imported from torch or
     triton.
     """
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -23,7 +23,7 @@ FUNCTION = f"{NAME}.Net.forward"
 
 @pytest.fixture(scope="module")
 def traced_twice(shared_host: Host) -> Any:
-    """Returns a host with a package, and the report of a later process with another value of a hyperparameter."""
+    """Returns a host with a package, and the report of a later process with a different value of a hyperparameter."""
     for after in (False, True):
         write(shared_host.root / str(after), after=after)
         found = run(shared_host, sys.executable, shared_host.root / str(after), [NAME])[NAME]

@@ -126,7 +126,7 @@ def test_audit_of_an_optimizer_step_confirms_its_package(audited: dict[str, Any]
 def test_prepared_optimizer_state_is_undone() -> None:
     """To check an entry, packages create the optimizer's state. If the entry does not match, they must remove it again.
 
-    Otherwise Dynamo would trace another state than the program has.
+    Otherwise Dynamo would trace a state that the program does not have.
     """
     first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     for parameter in (first, second):

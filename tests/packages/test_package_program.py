@@ -327,7 +327,7 @@ if child:
 
 @pytest.mark.reason("package-program")
 def test_replaced_source_file_prevents_packages(shared_host: Host, folder: Path) -> None:
-    """A changed link or a moved file puts another text in the place of a loaded module.
+    """A changed link or a moved file puts a different text in the place of a loaded module.
 
     The new file is older than the process, so its modification time does not show the change.
     """

@@ -278,7 +278,8 @@ def test_artifact_for_some_sizes_needs_its_program(here: ThisProcess) -> None:
     )
     store = here.session.store
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.BUNDLE: b"e"}))
-    # The error comes before Dynamo uses the package, so Dynamo traces. A later error would fail a call at another size.
+    # The error comes before Dynamo uses the package, so Dynamo traces. A later error would fail a call with a different
+    # size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
         graphs.program_of(here.session, without)
     assert raised.value.code == "artifact-program"

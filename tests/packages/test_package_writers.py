@@ -1,4 +1,4 @@
-"""Tests that no entry is lost if eight processes record the same function at the same time, each for another shape."""
+"""Tests that no entry is lost if eight processes record the same function at the same time, each for its own shape."""
 
 from __future__ import annotations
 

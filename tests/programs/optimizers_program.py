@@ -151,7 +151,7 @@ def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def model_and_optimizer() -> list[torch.Tensor]:
-    """Train a compiled model with a compiled optimizer step. The last batch has another size.
+    """Train a compiled model with a compiled optimizer step. The last batch has a different size.
 
     Before the last batch, the optimizer has marked the parameters of the model.
     """

@@ -194,7 +194,7 @@ def test_plain_value_survives_the_round_trip(value: Any) -> None:
 def test_all_settings_that_save_config_portable_omits_are_known() -> None:
     """torch's save_config_portable omits settings that are code or that torch considers irrelevant.
 
-    A new torch may omit another setting. This test then fails, until a list says whether workers need the setting.
+    A new torch may omit a further setting. This test then fails, until a list says whether workers need the setting.
     """
     module = torch._inductor.config
     portable = module.save_config_portable(ignore_private_configs=False)

@@ -251,7 +251,9 @@ def test_functional_collectives_are_encoded_and_others_refused() -> None:
 
 @pytest.mark.reason("marked-node")
 def test_events_of_streams_are_refused() -> None:
-    """An event is a number in a table of the process. A worker has other events under these numbers, or none."""
+    """An event is a number in a table of the process. In a worker, these numbers stand for different events or for
+    none.
+    """
     import torch._dynamo.variables.streams
 
     if not hasattr(torch.ops.streams, "record_event"):

@@ -77,7 +77,7 @@ PyMODINIT_FUNC NAME(void) { return PyModule_Create(&module); }
 def test_equal_source_with_other_flags_is_a_separate_kernel(tmp_path: Path) -> None:
     """The compiler's flags depend on options such as ``cpp.enable_unsafe_math_opt_flag``, but the source does not.
 
-    A function must not get the kernel of another function with other flags.
+    A function must not get the kernel of a function with different flags.
     """
     found = []
     name = cpp_kernels.kernel_name(["float*"], SOURCE)

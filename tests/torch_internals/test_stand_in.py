@@ -678,7 +678,7 @@ def test_stand_in_behaves_as_plain_torch_compile(name: str, here: ThisProcess) -
 def test_outputs_with_symbolic_sizes_have_the_marks_of_compiled_code(here: ThisProcess) -> None:
     """Dynamo reads marks on an output to decide which sizes of the next graph are dynamic.
 
-    If the stand-in's outputs had other marks than those of compiled code, the swap would change the next graph.
+    If the marks on the stand-in's outputs differed from those of compiled code, the swap would change the next graph.
     """
 
     def marked(backend: Any) -> list[dict[str, Any]]:

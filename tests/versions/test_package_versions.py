@@ -30,7 +30,7 @@ NOT_IN = {
         "value_among_the_builtins",
         "what_has_no_order_in_a_set_9",
     ),
-    # torch 2.15.0 ignores a class's property __class__, so plain torch.compile takes another branch than eager.
+    # torch 2.15.0 ignores a class's property __class__, so plain torch.compile takes a branch that eager does not take.
     "2.15.0": ("native_call_class_class_property", "native_call_class_class_property_again"),
 }
 # With this torch, these cases give a package, although never_kept.py lists them for the everyday version.

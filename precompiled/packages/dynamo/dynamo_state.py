@@ -36,7 +36,7 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
-# Settings that do not affect a trace: those of file paths, of logs and of limits of recompiles.
+# Settings that do not affect a trace: file paths, logs, and limits of recompiles.
 _IRRELEVANT = frozenset(
     """
     _save_config_ignore accumulated_cache_size_limit accumulated_recompile_limit base_dir cache_size_limit

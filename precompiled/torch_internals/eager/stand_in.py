@@ -43,7 +43,8 @@ from precompiled.torch_internals.graph.selective_checkpointing import CONTEXT
 log = logging.getLogger("precompiled.stand_in")
 
 
-# Torch's function that marks dynamic dimensions. Torch 2.11's function has a different name and sets another attribute.
+# Torch's function that marks dynamic dimensions. Torch 2.11's function has a different name and sets a different
+# attribute.
 _mark = (
     runtime_wrappers.mark_dynamo_propagated_dynamic_indices
     if hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")

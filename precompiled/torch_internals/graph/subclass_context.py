@@ -23,7 +23,7 @@ from precompiled.torch_internals.user_code import user_modules
 def encode(value: Any, modules: dict[str, str]) -> object:
     """Plain data for ``value``. Adds the modules that a worker must import, with their digests, to ``modules``.
 
-    Raises Bypass if a part of the context has another form.
+    Raises Bypass if a part of the context has a different form.
     """
     kind = type(value)
     if kind in (list, tuple):

@@ -50,7 +50,8 @@ def refuse(name: str, why: str) -> NoReturn:
 
 
 def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
-    """JSON of the units of an operator and of the program's operators that it calls, and the modules they import.
+    """JSON of the units that define an operator and the program's operators that it calls, and the modules that these
+    import.
 
     Raises Bypass if a worker could not rebuild the same operators.
     """

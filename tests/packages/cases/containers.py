@@ -54,7 +54,7 @@ def build():
     TRACED,
 )
 # Dynamo guards such a set as a whole but iterates it in hash order, which depends on addresses. If the code only tests
-# membership, another order must not invalidate the package.
+# membership, a different order must not invalidate the package.
 case(
     "set_of_operators",
     """

@@ -54,7 +54,7 @@ class Exact(torch.autograd.Function):
 @with_compiled_autograd
 def autocast_off_inside() -> Row:
     def run(function: Callable[..., Any], x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
-        # The forward is eager. With a compiled forward, torch itself would give gradients of another dtype.
+        # The forward is eager. With a compiled forward, torch itself would give gradients of a different dtype.
         del function
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = Exact.apply(x, weight).float().square().mean()

@@ -18,7 +18,7 @@ from corpus.rows import Row, called, linear, rand, row
 
 # ---------------------------------------------------------------- custom Functions
 class Doubled(torch.autograd.Function):
-    """A Function whose backward is not the true derivative. torch's own derivative would give other gradients."""
+    """A Function whose backward is not the true derivative. torch's own derivative would give different gradients."""
 
     @staticmethod
     def forward(ctx, x, factor, flag):  # type: ignore[no-untyped-def]
@@ -73,7 +73,7 @@ def activation_checkpointing() -> Row:
 def checkpoint_with_dropout() -> Row:
     """The row checks that the backward uses the dropout mask of the forward.
 
-    Compiled code draws other random numbers than eager code, so the gradient is compared with the output.
+    Compiled and eager code draw different random numbers, so the gradient is compared with the output.
     """
     model = linear(16, 16)
 

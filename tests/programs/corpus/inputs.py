@@ -92,7 +92,7 @@ def integers() -> Row:
 
 @row
 def random_numbers() -> Row:
-    """Compiled code draws other random numbers than eager code. So the row only checks that the backward uses the
+    """Compiled and eager code draw different random numbers. So the row only checks that the backward uses the
     forward's mask.
     """
 
