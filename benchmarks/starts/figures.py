@@ -20,7 +20,8 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     program = client["result"]
     marks, steps, later = program["marks"], program["steps"], program["later"]
     marks["started"] = client["started"]
-    # The first call includes the loads of cache artifacts or a package before it, and their compiles.
+    # Before the first call, cache artifacts or a package are loaded and may be compiled. This counts as part of the
+    # first call.
     begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun

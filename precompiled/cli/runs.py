@@ -175,7 +175,9 @@ def complete_program(ctx: click.Context, begun: str) -> list[str]:
 
 
 def _check_that_runs_are_kept(settings: Settings) -> None:
-    """Raise PrecompiledError if runs cannot be recorded. Without records, a run may have used the hook."""
+    """Raise PrecompiledError if runs cannot be recorded, because a run that has no record may still have used the
+    hook.
+    """
     store = checks_store.place(settings)
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):

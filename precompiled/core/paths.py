@@ -30,7 +30,7 @@ SYSTEM_RUNTIME_DIR = Path("/run/precompiled")
 SYSTEM_CACHE_DIR = Path("/var/cache/precompiled")
 SYSTEM_CONFIG = Path("/etc/precompiled.toml")
 
-# Replaces the home directory of a user who has none. Not even root can create this path.
+# The path that is used in place of a missing home directory. Not even root can create it.
 NO_HOME = Path("/proc/no-home-directory")
 
 NO_PLACE_ACTION = "Set PRECOMPILED_CACHE_DIR to a directory that this user can write to"

@@ -118,8 +118,8 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """Number storages in the order of their first calls, as ``number`` does objects. Tensors in one storage get one
-        number.
+        """Number storages in the order of their first calls, as ``number`` numbers objects. Tensors in one storage get
+        one number.
         """
         return self._numbers.setdefault(~address, len(self._numbers))  # ids are not negative, so ~address is not an id
 
