@@ -1,8 +1,8 @@
 """Reads from torch's dispatcher where an operator was defined, and where each of its kernels was registered.
 
-This file parses the text that dumpState returns (aten/src/ATen/core/dispatch/OperatorEntry.cpp). It finds a backward of
-``torch.library.register_autograd`` in the closures of the class that torch._library.autograd.make_autograd_impl creates
-for the backward.
+This file parses the text that dumpState returns (aten/src/ATen/core/dispatch/OperatorEntry.cpp). For a backward that
+``torch.library.register_autograd`` registered, torch._library.autograd.make_autograd_impl creates a class. This file
+finds the backward in the closures of this class.
 
 Private names: torch._C._dispatch_dump, torch._library.autograd.Info, torch._ops.OpOverload.{_namespace, _opname,
 _overloadname}.
