@@ -40,7 +40,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
 
 
 def recording(quick: bool, say: Say) -> list[float]:
-    """Return ratios for GPT-2's training: the first call with recording of packages to the first call without it.
+    """Return how much longer the first call of GPT-2's training takes if a package is recorded (ratios).
 
     Dynamo traces in both processes, and the artifacts exist.
     """

@@ -45,7 +45,8 @@ def ours(bucket: Bucket) -> list[RemoteObject]:
 def time_there(bucket: Bucket) -> float:
     """The time by the remote's clock, in seconds since the epoch. Finds it by writing an object.
 
-    If the local clock is fast and were used instead, leases that are still held would be removed. Raises RemoteError.
+    The local clock is not used, because a clock that is fast would remove leases that are still held. Raises
+    RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
