@@ -51,8 +51,10 @@ def _switch(wanted: str) -> str:
         return f"off, since PRECOMPILED={os.environ['PRECOMPILED']} is set"
     require = wanted == "require"
     os.environ.update(python_path.with_hook(os.environ))
-    os.environ.update(PRECOMPILED_MODE="wait", PRECOMPILED_REQUIRE="1" if require else "0")
-    PROCESS.given.update(require=require, progress="off")  # the report at the end replaces the progress lines
+    # Pieces would change a test's results between two calls. The report at the end replaces the progress lines.
+    given = {"require": require, "tiers": "default", "progress": "off"}
+    os.environ.update(PRECOMPILED_MODE="wait", PRECOMPILED_REQUIRE="1" if require else "0", PRECOMPILED_TIERS="default")
+    PROCESS.given.update(given)
     try:
         hook.enable("wait")
     except PrecompiledError as error:

@@ -19,6 +19,8 @@ import pytest
 import torch
 import torch._inductor.config
 
+from precompiled.client.process import PROCESS
+
 X = torch.ones(8)
 
 
@@ -34,6 +36,7 @@ def test_in_process():
 
 def test_children_have_it_too():
     assert os.environ.get("PRECOMPILED_MODE") == "wait" and "sitecustomize" in os.environ["PYTHONPATH"]
+    assert PROCESS.given["tiers"] == os.environ["PRECOMPILED_TIERS"] == "default"
 """
 
 

@@ -147,6 +147,7 @@ def _bake(
         progress.mkdir()
         own = {
             "MODE": "wait",
+            "TIERS": "default",  # the command must not end before the artifact of the whole graph is in the store
             "CACHE_DIR": str(root),
             "RUNTIME_DIR": str(here.runtime_dir),
             "BASE": os.pathsep,

@@ -110,6 +110,12 @@ def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) 
     assert not (own / "artifacts").exists() and not (own / "packages").exists()
 
 
+@pytest.mark.integration
+def test_deep_model_is_baked_as_a_whole(place: Path) -> None:
+    command = [sys.executable, str(PROGRAM.with_name("layered_program.py")), "6"]
+    assert bake(place, "-o", str(place / "base"), "--", *command)["artifacts"] == 1
+
+
 @pytest.mark.reason("bake-empty", "bake-command-failed")
 @pytest.mark.parametrize(
     ("text", "code"), [("print('no graph')", "bake-empty"), ("raise SystemExit(3)", "bake-command-failed")]
