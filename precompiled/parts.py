@@ -128,8 +128,9 @@ class RemoteProtocol(Protocol):
     def fetch_kernel(self, root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
         """Let the helper fetch a Triton kernel. Returns whether the kernel is in the store.
 
-        Returns false if the helper does not answer for ``wait_s`` seconds. ``compiles``: this process has the turn to
-        compile the kernel, so it waits while another host compiles the kernel.
+        Returns false if the helper does not answer for ``wait_s`` seconds. ``compiles``: whether this
+        process will compile the kernel if the remote lacks it. If so, and another host already compiles the kernel, the
+        helper waits for that host.
         """
 
     def withdraw(self, root: Path, key: str, label: str) -> None:

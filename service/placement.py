@@ -72,7 +72,8 @@ class Placement:
     def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
         """Stop a worker between two jobs.
 
-        If no worker may be added, the next worker gets this worker's slot, so that no warm worker is evicted.
+        If jobs are queued and the limit of processes is reached, this worker's slot is kept for a worker that starts
+        once this one has ended. Otherwise a warm worker would be evicted.
         """
         out.append(worker.stop(reason, now))
         worker.makes_room = len(self._queue) > 0 and self._room <= 0

@@ -281,8 +281,9 @@ def put_kernel(root: Path, key: str) -> None:
 def fetch_kernel(root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
     """Let the helper fetch a Triton kernel. Returns whether the helper found the kernel and published it in the store.
 
-    ``compiles``: this process has the kernel's turn (store/kernel_turns.py). With the turn, this function waits while
-    another host compiles the kernel. This function returns false if the helper sends no answer for ``wait_s`` seconds.
+    ``compiles``: whether this process will compile the kernel if the remote lacks it (it has the turn of
+    store/kernel_turns.py). If so, and another host already compiles the kernel, the helper waits for that host. This
+    function returns false if the helper sends no answer for ``wait_s`` seconds.
     """
     question = {"do": "kernel", "key": key, "compiles": compiles}
     found = (answer["found"] for answer in answers(root, question, wait_s=wait_s) if "found" in answer)

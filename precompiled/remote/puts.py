@@ -154,7 +154,9 @@ class Puts:
         self._again.append(item)
 
     def _taken(self, items: deque[QueuedPut]) -> QueuedPut | None:
-        """Take the first of these items. Returns None instead if it is a list and failed items are queued."""
+        """Take the first of these items. If it lists what a program used, and failed puts of artifacts or the like are
+        queued, requeue the list behind them and return None.
+        """
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):
             self._later(item, self._again[-1].due)

@@ -269,7 +269,9 @@ def test_checkpoint_recomputes_with_compiled_code() -> None:
 
 
 def test_second_call_within_a_checkpoint_stays_eager() -> None:
-    """A checkpoint recomputes the first call eager, so a second call that raises must not switch to compiled code."""
+    """The first call in the checkpoint ran eager, so the checkpoint must also recompute it in eager mode. So a later call
+    in the same checkpoint that raises must not switch the graph to compiled code.
+    """
     made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
 
     def both(x: torch.Tensor) -> torch.Tensor:

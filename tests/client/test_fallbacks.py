@@ -407,8 +407,8 @@ def test_late_compile_does_not_draw_the_programs_random_numbers(monkeypatch: pyt
 
 @pytest.mark.filterwarnings("ignore:a graph is compiled in process:RuntimeWarning")
 def test_late_compile_supports_retain_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backward of a graph that is compiled late is compiled before the graph's first call. The backward's code must
-    not overwrite saved tensors that a second backward needs.
+    """If a graph is compiled after eager calls, its backward is compiled before the backward's first call. The compiled
+    backward must not overwrite saved tensors that a second backward needs.
     """
     torch.manual_seed(0)
     given = [torch.randn(shape, requires_grad=True) for shape in ((4, 6), (6, 8), (8, 2))]

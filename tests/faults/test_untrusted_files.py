@@ -28,7 +28,8 @@ RENAME_EXCHANGE = 2  # a flag of renameat2: exchanges two files atomically
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to give files to another user")
 
 ARTIFACT = f"artifacts/{KEY}.0"
-# Maps each place that has code, or the name of a program, to the way in which it is read.
+# Maps each path in the store whose content is code or names a program or process, and each folder above such a path, to
+# the kind of read that reaches it (TrustedStore.reads).
 PLACES = {
     ".": "artifact",
     "artifacts": "artifact",

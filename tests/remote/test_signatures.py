@@ -24,8 +24,8 @@ from precompiled.store import eviction
 
 @pytest.fixture
 def of_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Transfer]:
-    """Return a function that opens the transfer of a host, with the keys that the host has at the moment of
-    the call.
+    """Return a function that opens the transfer of a host, with the keys that the host has when the function is
+    called.
     """
 
     def made(name: str) -> Transfer:

@@ -241,7 +241,9 @@ def guarded_locals(guards: list[Guard]) -> list[str]:
 
 
 def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
-    """Return a message with a tensor argument whose sizes an entry does not accept. None if it accepts all sizes."""
+    """Return a message that names a tensor argument with sizes that the entry does not accept, or None if it accepts all
+    sizes.
+    """
     for source, known in kept.sizes.items():
         if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
             size = known.get("size")

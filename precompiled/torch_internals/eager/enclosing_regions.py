@@ -47,8 +47,9 @@ def in_a_checkpoint() -> bool:
 
 
 def checkpoint_around() -> tuple[object | None, bool]:
-    """Return an object of the checkpoint that lives until no second run is needed, or None outside a checkpoint. Also
-    return whether this is the second run.
+    """Return the surrounding checkpoint's frame, and whether this is the checkpoint's second run.
+
+    Python frees the frame when no second run can follow. Outside a checkpoint, the frame is None.
     """
     pack = _pack_hook()
     if pack is None:
