@@ -378,9 +378,10 @@ class Connections:
         self.send(name, zmtp.hello(b"ROUTER"))
 
     def _make_room(self, uid: int, now: float) -> bool:
-        """Close a connection of the user who has the most connections. Returns whether ``uid`` may have one more now.
+        """Close a connection of the user who has the most, if this user has at least two more than ``uid``.
 
-        If that user is ``uid``, closes only an idle connection.
+        Otherwise close a connection of ``uid`` that is idle, or whose handshake is unfinished. Returns whether a
+        connection was closed, so that ``uid`` may have one more.
         """
         largest = max(self._of, key=lambda user: len(self._of[user]), default=uid)
         own = len(self._of.get(uid, ()))

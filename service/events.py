@@ -31,7 +31,7 @@ class Limits:
     cache_max_bytes: int = 20 << 30  # limit for each store
     cache_max_inodes: int = 200_000
     share_s: float = 3.0  # a user without a slot gets one above the limit after waiting this long
-    # if that slot needs a process and none is left, a job that has run longer than this is displaced
+    # if this extra slot needs a process and none is left, a job that has run longer than this is displaced
     share_run_s: float = 60.0
     age_s: float = 60.0  # a background job queued for this long becomes a waiting client's job
 

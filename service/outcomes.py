@@ -20,7 +20,8 @@ from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # a key is quarantined after this many of its workers have died
-MAX_UNREAD = 1  # uncounted deaths before the graph was read; a graph too large for the memory causes such deaths, too
+# A job's deaths before the graph was read that do not count. A graph too large for the memory causes such deaths, too.
+MAX_UNREAD = 1
 
 
 class Outcomes:

@@ -3,8 +3,8 @@
 - **Queue**: if it is full, the last job of the user who holds the most is displaced for a user who holds less. The
   clients of a displaced job submit it again later.
 - **Slots**: a user without a slot gets one above the limit after its first job has waited for ``share_s``.
-- **Processes**: if that slot needs a process and none is left, a job that has run longer than ``share_run_s`` is
-  stopped and queued again.
+- **Processes**: if a slot above the limit needs a process and none is left, a job that has run longer than
+  ``share_run_s`` is stopped and queued again.
 """
 
 from __future__ import annotations

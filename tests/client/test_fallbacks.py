@@ -237,8 +237,8 @@ def compiled_late(
 ) -> Iterator[tuple[ThisProcess, Callable[[torch.Tensor], torch.Tensor]]]:
     """Yield a client and a graph that is compiled at its next call.
 
-    The client first compiles the captured graph, which raises the error ``captured``. Then it compiles Dynamo's own
-    graph, which raises the error ``given``, or succeeds if ``given`` is None.
+    The client first compiles the captured graph. This compile raises the error ``captured``. Then the client compiles
+    Dynamo's own graph. This compile raises the error ``given``, or succeeds if ``given`` is None.
     """
     with recorded("compile-error", "while it is awaited") as (here, publish):
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
@@ -601,8 +601,8 @@ def runs_eager(*_: Any) -> Any:
 
 @pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
 def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> None:
-    """A call with new sizes cannot submit a job in mode lookup, without a daemon, or above the maximum number of
-    variants. If the graph must not run eager either, the client must compile it in process.
+    """A call with new sizes cannot submit a job in three cases: in mode lookup, if no daemon runs, and above the
+    maximum number of variants. If the graph must not run eager either, the client must compile it in process.
     """
     programs: list[capture.SerializedGraph] = []
 

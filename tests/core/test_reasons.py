@@ -147,8 +147,8 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
-    """A pending graph is compiled in process, with three exceptions: the compile would end this process, it would fail
-    or give wrong code here too, or the user cancelled it.
+    """A pending graph is compiled in process, with three exceptions: the compile would end this process, the
+    compile would fail or give wrong code in this process, too, or the user cancelled the compile.
     """
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}

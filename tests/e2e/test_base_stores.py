@@ -1,4 +1,4 @@
-"""Tests of base stores with real programs. A program runs artifacts of a base. A damaged one costs only a compile."""
+"""Tests of base stores with real programs: a program runs a base's artifacts, and damage costs only a compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a graph goes back to eager code if its artifact turns out to be slower, and that the host remembers it."""
+"""Tests that a graph goes back to eager code if its artifact turns out to be slower, also in later processes."""
 
 from __future__ import annotations
 

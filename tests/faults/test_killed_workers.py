@@ -28,7 +28,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @pytest.fixture(autouse=True)
 def serves_and_leaves_nothing(daemon: DaemonUnderTest) -> Iterator[None]:
-    """Check after every test that the same daemon compiles, and that no process is left but its own."""
+    """Check after every test that the same daemon compiles, and that no processes are left except the daemon's own."""
     yield
     assert getattr(compiled(daemon), "state", "") == "published"
     assert daemon.status().pid == daemon.pid and daemon.status().queue_depth == 0

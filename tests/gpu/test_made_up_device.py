@@ -19,7 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: this host has no made-up device"),
 ]
 
-# Operators that the made-up device refuses: sparse layouts, an operator of the CPU, and one whose sample is on the CPU.
+# Operators that the made-up device refuses: those with sparse layouts, an operator of the CPU, and an operator whose
+# sample is on the CPU.
 REFUSED = {
     "sparse.mm.reduce",
     "to_sparse",

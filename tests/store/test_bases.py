@@ -149,7 +149,7 @@ def test_artifact_whose_file_fails_verification_is_not_used_again(layered: Layer
     with pytest.raises((CorruptArtifact, UntrustedStore)):
         layered.store.read_files(found)
     # Other processes must skip the artifact, too: a worker that finds an artifact compiles nothing, although no client
-    # can load this one.
+    # can load this artifact.
     assert Store(layered.store.root, [layered.base.root]).lookup(KEY) == []
     assert listing(layered.base.root) == before
     assert [path.suffix for path in layered.store.quarantined.iterdir()] == [".base"]

@@ -40,7 +40,7 @@ _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 
 
 def state_of(value: object) -> dict[str, object] | None:
-    """The attributes and slots of an instance of a Python class. None if the instance may hold other state."""
+    """The attributes and slots of an instance of a Python class. None if the instance may hold further state."""
     state = dict(namespace_of(value))
     if type(value) is contextlib._GeneratorContextManager and _is_unused(state.get("gen")):
         del state["gen"]  # a decorator makes this generator from func, args and kwds for each call

@@ -56,8 +56,8 @@ _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
 # Suffixes of the sources of dictionaries whose keys are not compared. The keys of copyreg's table differ between
 # processes, and the keys of hooks are numbers that each process assigns.
 NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs", "_hooks_always_called")
-# Dynamo puts only NOT_NONE_MATCH on the gradient of an optimizer's parameter, and assumes that its sizes, strides and
-# other properties stay the same.
+# Dynamo puts only NOT_NONE_MATCH on the gradient of an optimizer's parameter, and assumes that the gradient's sizes,
+# strides and other properties stay the same.
 _TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(
@@ -241,8 +241,9 @@ def guarded_locals(guards: list[Guard]) -> list[str]:
 
 
 def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
-    """Return a message that names a tensor argument with sizes that the entry does not accept, or None if it accepts all
-    sizes.
+    """Return a message that names a tensor argument with sizes that the entry does not accept.
+
+    None if the entry accepts all sizes.
     """
     for source, known in kept.sizes.items():
         if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):

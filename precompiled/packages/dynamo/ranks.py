@@ -75,7 +75,8 @@ def is_a_group(value: object) -> bool:
 def describe_distributed(value: Any) -> object:
     """Describe a group, a mesh, a placement or a DTensor's layout as plain data. None for other values.
 
-    The description of a group is its name: an entry requires its ranks (``process_groups``). Raises NotPortable.
+    The description of a group is only its name, because an entry requires the group's ranks (``process_groups``).
+    Raises NotPortable.
     """
     if is_a_group(value):
         return value.group_name

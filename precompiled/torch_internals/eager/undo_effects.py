@@ -131,8 +131,9 @@ class Before:
     def _is_final(self, failed: torch.fx.Node, error: BaseException) -> bool:
         """Whether the run must not be repeated after the node ``failed`` has raised.
 
-        True if the node may have written to an input. Also true if the node is an operator of the program or of a
-        library that compiled code calls too, because its Python code must not run twice.
+        True if the node may have written to an input. Also true if the node calls an operator that is not torch's,
+        and compiled code calls this operator, too: the operator's Python code must not run twice, except after a lack
+        of memory.
         """
         if failed.name in self._lasting and isinstance(failed.target, HigherOrderOperator):
             return True

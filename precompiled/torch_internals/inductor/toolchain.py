@@ -43,7 +43,7 @@ def _tritons(error: BaseException | None) -> str:
         seen.add(id(error))
         if found := _TRITONS.search(str(error)):
             return f"Triton finds no compiler ({found.group()})"
-        # Exceptions of Dynamo and Inductor contain the original one.
+        # Exceptions of Dynamo and Inductor contain the original exception.
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
     return ""
 
@@ -54,7 +54,7 @@ def missing_compiler() -> str:
 
 
 def _cpp_compiler() -> tuple[str, str]:
-    """The C++ compiler that torch finds by its own rules, and why it finds none. One of them is ""."""
+    """The C++ compiler that torch finds by its own rules, and the reason if it finds none. One of the two is ""."""
     from torch._inductor import cpp_builder
 
     cpp_builder.cpp_compiler_search.cache_clear()  # a compiler may have been removed since the last compile
