@@ -178,7 +178,7 @@ class DaemonConnection:
         self._revival_pause = REVIVAL_MIN_S
 
     def alone_s(self) -> float:
-        """Seconds for which no daemon has accepted or answered this process's submits; 0 if there are none."""
+        """Seconds for which no daemon has accepted or answered this process's submits; 0 without submits."""
         since = self._alone_since
         return 0.0 if since is None else time.monotonic() - since
 

@@ -1,6 +1,6 @@
 """Tracks whether the running code is in a `with precompiled.bypassed():` block.
 
-A context variable holds the state, so a block applies to its thread or asyncio task, and no other.
+A context variable holds the state, so a block applies only to its own thread or asyncio task.
 """
 
 from __future__ import annotations

@@ -42,8 +42,9 @@ _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = tuple(
     "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
 )
-# Variables that match a prefix above but are left out, because they do not change compiled code or the daemon's pool
-# sets them. CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, and TRITON_HOME names triton's caches.
+# Variables that match a prefix above but are left out, because they do not change compiled code, or because the
+# daemon's pool sets them. CUDA_INJECTION*_PATH name a profiler or sanitizer of the program, and TRITON_HOME names
+# triton's caches.
 _NOT_FOR_WORKERS = frozenset(
     """
     CUDA_DEVICE_ORDER CUDA_INJECTION32_PATH CUDA_INJECTION64_PATH CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES
@@ -60,8 +61,8 @@ _KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
 # Variables of the C++ compiler. These variables are in the keys of graphs with values on the CPU.
 _KEYED_OF_CPP = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
-# The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Sizes
-# of memory and cache and clock rates are left out (docs/decisions/0046). The key has the values in this order.
+# The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Clock
+# rates, and the sizes of memory and cache, are left out (docs/decisions/0046). The key has the values in this order.
 _GPU = tuple(
     """
     name major minor multi_processor_count max_threads_per_multi_processor regs_per_multiprocessor

@@ -46,7 +46,7 @@ def detach() -> int:
     would return the helper.
 
     Only the child returns, with a descriptor, and becomes the helper. The parent exits when the child closes the
-    descriptor. The child closes it when it listens or ends.
+    descriptor. The child closes it when the child listens or ends.
     """
     reading, writing = os.pipe()
     if os.fork() != 0:

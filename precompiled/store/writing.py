@@ -1,7 +1,7 @@
 """Publishes artifacts and failure records in the user's store, each by one rename.
 
-Names appear in ``artifacts/`` only by rename, so a reader finds a complete artifact or none. If scans find writers'
-temporary files, they may fail: that ended runs on 512 GPUs (pytorch#172144).
+Names appear in ``artifacts/`` only by rename, so a reader finds a complete artifact or none. A scan that
+finds a writer's temporary file may fail: such failures ended runs on 512 GPUs (pytorch#172144).
 """
 
 from __future__ import annotations
