@@ -1,9 +1,9 @@
 """Prevents forks while a background thread imports or loads.
 
 If another thread of the parent is importing, a child inherits the import locks in their locked state. No thread of the
-child ever releases these locks, so the child's first import of the same module hangs. So background threads import and load
-under ``held``, and a fork waits for them. The fork waits for at most one load, which takes far less than a second once
-torch's compiler is imported.
+child ever releases these locks, so the child's first import of the same module hangs. So background threads import and
+load under ``held``, and a fork waits for them. The fork waits for at most one load, which takes far less than a second
+once torch's compiler is imported.
 """
 
 from __future__ import annotations
