@@ -1,4 +1,4 @@
-"""Leaves a graph to eager code, also in later processes of this host, if the graph's compiled code is slower or wrong."""
+"""Leaves a graph to eager code, here and in later processes of this host, if its compiled code is slower or wrong."""
 
 from __future__ import annotations
 

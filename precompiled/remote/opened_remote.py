@@ -25,7 +25,7 @@ class OpenedRemote:
         self._keys = keys.stamp()
 
     def open(self, options: argparse.Namespace) -> None:
-        """Open the remote, or record the problem. A second call opens it again, with the present keys."""
+        """Open the remote, or record the problem. A second call opens the remote again, with the present keys."""
         try:
             if not options.remote:
                 return

@@ -1,6 +1,6 @@
 """Puts into the remote the objects that peers reported, and ends the leases of their keys.
 
-Puts run in the order of the requests. If the remote fails, they are repeated.
+Puts run in the order of the requests. If the remote fails, puts are repeated.
 
 - An item that was not tried yet is *fresh*, and is tried at once.
 - A failed item is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).

@@ -1,9 +1,9 @@
-"""Python imports this file at start-up, since its folder is first on PYTHONPATH. It switches the hook on, then runs
-the sitecustomize that it hides.
+"""Python imports this file at start-up, since its folder is first on PYTHONPATH. This file switches the hook on, then
+runs the sitecustomize that it hides.
 
-It runs in every Python process that `precompiled run` starts, directly or not, including other versions of Python and
-environments without precompiled. In these, it must silently do nothing, so it consists of plain statements in old
-syntax.
+This file runs in every Python process that `precompiled run` starts, directly or not, including other versions of
+Python and environments without precompiled. In these, it must silently do nothing, so it consists of plain statements
+in old syntax.
 """
 
 import os

@@ -275,7 +275,7 @@ def publish_package(
 
 
 def guards(layers: int, place: str = "/me/net.py:9, in forward") -> list[package_format.GuardText]:
-    """Guards of a model with this number of layers. The objects of each model are different ones."""
+    """Guards of a model with this number of layers. Each model has its own objects."""
     return [
         package_format.GuardText("L['self'].h", "ID_MATCH", "", ["object", layers], place),
         package_format.GuardText("L['self'].training", "TYPE_MATCH", "", ["class", "a", "b", [], [layers]], place),

@@ -1,7 +1,7 @@
 """Tests of measurements of kernels.
 
 A later process must find the choices that a client measured for an artifact's kernels. An artifact must contain all
-kernels, even if the worker has measured.
+kernels, even if the worker has measured some.
 """
 
 from __future__ import annotations

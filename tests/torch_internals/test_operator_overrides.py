@@ -64,7 +64,7 @@ def of_mine(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("key", ["AutogradCPU", "CompositeImplicitAutograd", "Meta"])
 def test_override_that_aotautograd_traces_is_refused(aten_library: torch.library.Library, key: str) -> None:
     captured(torch.sin, X)
-    # torch itself registers erfinv's Meta kernel from Python. The program's override of it must still be refused.
+    # torch itself registers erfinv's Meta kernel from Python. The program's override of erfinv must still be refused.
     aten_library.impl("erfinv" if key == "Meta" else "silu", of_mine, key, allow_override=True)
     message = refusal()
     assert key in message and __file__ in message

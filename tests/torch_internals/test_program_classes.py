@@ -120,7 +120,7 @@ def test_described_class_is_recreated_in_the_worker(kind_of: Kinds, what: str) -
         assert type(value) is of and type(value + 1) is of
         torch.testing.assert_close((value + 1).inner, (inner + 1) * 2)
     assert vars(made).keys() == vars(kind).keys()
-    # A worker's pickle refers to the class by its digest. The client must get the program's own class from it.
+    # A worker's pickle refers to the class by its digest. The client must get the program's own class.
     pickled = program_classes.dumps([made], {digest: made})
     assert program_classes.loads(pickled, {digest: kind}) == [kind]
     assert program_classes.find(modules) == {digest: kind}

@@ -73,8 +73,8 @@ def saved_in_a_checkpoint() -> tuple[object, int] | None:
 
 
 def forget_saved(noted: tuple[Any, int] | None) -> None:
-    """Remove the checkpoint's records since ``saved_in_a_checkpoint``, because its second run will not save these
-    tensors.
+    """Remove the checkpoint's records since ``saved_in_a_checkpoint``, because the checkpoint's second run will not
+    save these tensors.
     """
     if noted is not None:
         frame, count = noted
@@ -131,7 +131,7 @@ class _SeesRandom(TorchDispatchMode):
 
 
 def _without_dropout(func: Any, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
-    """Whether an operator is an attention without dropout, which draws no random numbers."""
+    """Whether an operator is an attention without dropout, and so draws no random numbers."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             value = (kwargs or {}).get("dropout_p", args[at] if at < len(args) else argument.default_value)

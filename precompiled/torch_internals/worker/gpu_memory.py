@@ -104,7 +104,7 @@ def _full() -> CompileFailed:
 
 
 def problem(message: str) -> CompileFailed | None:
-    """The fault of the GPU or this process that an error's message shows, or None."""
+    """Return the fault of the GPU or of this process, if an error's message shows one, else None."""
     try:
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - the exception's class depends on the version and on the fault
