@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
 from precompiled.core.words import format_count
-from precompiled.graph import difference, listing
+from precompiled.graph import difference, listing, other_models
 from precompiled.graph.difference import Change
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ _ADVICE = {
     "dynamic": "mark the size with torch._dynamo.mark_dynamic before the first call, so that all sizes share one trace",
     "number": "pass dynamic=True to torch.compile, so that one trace accepts every number",
     "parameter": "each size of the model has its own artifacts; the next run finds the new ones",
+    "model": "each model has its own artifacts; the next run finds the new ones",
     "range": "use the same range in all runs (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
     "dtype": "each dtype has its own artifact; to use only one, cast the input before the call",
     "input": "each kind of input has its own artifact; to use only one, pass the same kind in all calls",
     "edit": "the next run finds the new artifact. `precompiled watch` compiles an edit when you save it",
     "way": "if you edited the code, the next run finds the new artifact; otherwise find out why different lines ran",
+    "operations": "if the code or the model differs, the next run finds the new artifact",
     "value": "use a tensor instead of the number, so that one artifact serves all values",
     "flag": "each value is compiled once: after train() and after eval(), for example",
     "operator": "the source of a custom operator is part of the key; the next run finds the new artifact",
@@ -58,6 +60,8 @@ _SHORT = {
     "range": "new range of a size",
     "dtype": "new dtype",
 }
+# Kinds of causes that compare the inputs of one model. If the models differ, these causes are not named.
+_SIZES = ("size", "small", "dynamic", "number", "range", "parameter", "input")
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,8 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     ]
     of_graph = list(_graph(before, after, bool(by_section.get("graph"))))
     is_edited = any(cause.kind == "edit" for cause in of_graph)
-    more = listing.different_parameters(before, after)
-    of_inputs = list(_inputs(by_section.get("inputs", []), at, more, is_alone=not found, is_edited=is_edited))
+    of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found, is_edited=is_edited))
+    of_inputs = _of_another_model(before, after, of_inputs, at, is_edited=is_edited)
     is_other_way = any(cause.short.startswith("other way") for cause in of_graph)
     counts_inputs = any(change.where == "number of inputs" for change in by_section.get("inputs", []))
     if is_other_way and counts_inputs and all(cause.kind == "input" for cause in of_inputs):
@@ -151,7 +155,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
 
 
 def may_follow_from_a_value(cause: Cause) -> bool:
-    return cause.short in ("other parameters", "other input") or cause.kind == "way"
+    return cause.short == "other input" or cause.kind in ("model", "operations", "way")
 
 
 def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
@@ -160,7 +164,7 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
 
     Other causes stay.
     """
-    more = [cause.what for cause in found if cause.short == "other parameters"]
+    more = [cause.what for cause in found if cause.kind == "model"]
     named = Cause("guard", f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
     return [*(cause for cause in found if not may_follow_from_a_value(cause)), named]
 
@@ -192,19 +196,36 @@ def _mode(change: Change) -> str:
     return {"grad": "grad mode", "inference": "inference mode"}.get(change.where, change.where.replace("_", " "))
 
 
-def _inputs(changes: Sequence[Change], at: str, parameters: str, *, is_alone: bool, is_edited: bool) -> Iterator[Cause]:
+def _of_another_model(
+    before: ProgramData, after: ProgramData, of_inputs: list[Cause], at: str, *, is_edited: bool
+) -> list[Cause]:
+    """The causes of the inputs. If the parameters or the operations differ, one cause of the model replaces the sizes,
+    because another size of the inputs would not serve this model.
+    """
+    others = [cause for cause in of_inputs if cause.kind not in _SIZES]
+    if parameters := other_models.describe_parameters(before, after):
+        return [Cause("model", "another model", parameters, at), *others]
+    sizes = [cause for cause in of_inputs if cause.kind in ("size", "small", "parameter")]
+    # An edit explains the operations. A size that became dynamic adds operations.
+    if not sizes or is_edited or any(cause.kind == "dynamic" for cause in of_inputs):
+        return of_inputs
+    operations = other_models.describe_operations(before, after)
+    if not operations:
+        return of_inputs
+    return [Cause("operations", "other operations", f"{operations}; also {sizes[0].what}", at), *others]
+
+
+def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool, is_edited: bool) -> Iterator[Cause]:
     kinds: dict[str, list[Change]] = {}
     for change in changes:
         kinds.setdefault(_input_kind(change), []).append(change)
     if kinds.keys() & {"size", "dynamic"}:  # these may change ranges and add inputs, which are not causes
         kinds.pop("range", None)
     numbers = [change for change in changes if "an int" in (change.before[:6], change.after[:6])]
-    if len(kinds) > 1 or not is_alone or (is_edited and not parameters):
+    if len(kinds) > 1 or not is_alone or is_edited:
         kinds.pop("input", None)
     for kind, those in kinds.items():
-        if kind == "input" and parameters:
-            yield Cause("parameter", "other parameters", parameters, at)
-        elif kind == "dynamic":
+        if kind == "dynamic":
             is_size = any(change.field for change in those) or not numbers
             yield _dynamic(those, at) if is_size else _number(numbers, at)
         else:
@@ -366,10 +387,7 @@ def _has(program: ProgramData, place: tuple[int, int]) -> bool:
 
 
 def _in_common(program: ProgramData, other: ProgramData) -> float:
-    counts = [
-        Counter(listing.operator(node) for graph in found["graph"] for node in graph if node[0] not in "po")
-        for found in (program, other)
-    ]
+    counts = [other_models.operators(found) for found in (program, other)]
     most = max(sum(count.values()) for count in counts)
     return sum((counts[0] & counts[1]).values()) / most if most else 1.0
 

@@ -301,12 +301,15 @@ def test_the_guarded_value_that_differs_is_the_cause(store: Store) -> None:
     publish(store, "two", with_parameters(*first), 20)
     publish(store, "three", with_parameters(*first, "self.h.2.weight", "self.h.2.bias"), 10)
     (cause,) = answer("explain", key_of("three"))["causes"]
-    assert (cause["short"], cause["what"]) == ("other parameters", "2 more parameters: self.h.2.*")
+    assert (cause["short"], cause["what"]) == ("another model", "2 more parameters: self.h.2.*; 7 -> 9 operations")
     for graph, layers in (("two", 2), ("three", 3)):
         publish_package(store, "net", "Net.forward", *guards(layers), graph=graph)
     (cause,) = answer("explain", key_of("three"))["causes"]
     assert cause["short"] == "other value of self.n_layer"
-    assert cause["what"] == "2 -> 3; 2 more parameters: self.h.2.*" and cause["line"] == "/me/net.py:9, in forward"
+    assert (
+        cause["what"] == "2 -> 3; 2 more parameters: self.h.2.*; 7 -> 9 operations"
+        and cause["line"] == "/me/net.py:9, in forward"
+    )
     assert "watch" not in cause["advice"]
     text = invoke("explain", key_of("three")).output
     assert "\nthe inputs\n  2 more parameters: self.h.2.*\n  number of inputs: 4 -> 6\n" in text

@@ -216,10 +216,55 @@ def test_an_edit_is_named_although_other_inputs_shift_the_operations() -> None:
     found = causes.causes(before, after, difference.compare(before, after))
     assert [(cause.short, cause.what) for cause in found] == [
         ("edit at model.py:12", "'return x * 2 + y' -> 'return x * 3 + y'"),
-        ("other parameters", "1 more parameter: self.w"),
+        ("another model", "1 more parameter: self.w; 5 -> 6 operations"),
     ]
     (_, value) = causes.by_guard(found, "self.n", "2", "3", "")
-    assert (value.short, value.what) == ("other value of self.n", "2 -> 3; 1 more parameter: self.w")
+    assert (value.short, value.what) == ("other value of self.n", "2 -> 3; 1 more parameter: self.w; 5 -> 6 operations")
+
+
+def _model(layers: int, size: int, *operators: str, main: str = "train.py") -> dict[str, Any]:
+    """A graph of a model with this many layers, for a batch of this size. Each layer calls all operators."""
+    names = ["x", *(f"self.h.{layer}.weight" for layer in range(layers))]
+    calls = [["m", name, [{"n": 0}], []] for _ in range(layers) for name in operators]
+    parameters: list[dict[str, Any]] = [{**TENSOR, "parameter": True}] * layers
+    nodes = [*(["p"] for _ in names), *calls, ["o", None, [{"n": 0}], []]]
+    return changed(
+        everything(
+            put("graph", [nodes]),
+            put("inputs", "args", [{**TENSOR, "shape": [size, 16]}, *parameters]),
+            put("about", {"inputs": names, "calls": [[f"/home/me/{main}", 31, "main", "model(x)"]]}),
+        )
+    )
+
+
+@pytest.mark.parametrize("size", [1, 12])  # 1 is a size that torch compiles separately
+def test_a_size_is_not_the_cause_if_the_models_differ(size: int) -> None:
+    """A dynamic size would not let one artifact serve two models, so the advice must not name it."""
+    before, after = _model(3, 8, "sin", "cos"), _model(1, size, "sin", "cos", main="api.py")
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert (found.kind, found.short) == ("model", "another model") and "dynamic" not in found.advice
+    assert found.what == "2 fewer parameters: self.h.*; 11 -> 5 operations; the nearest graph is of train.py"
+    assert found.line.startswith("called at /home/me/api.py:31") and causes.may_follow_from_a_value(found)
+    for parameter in after["inputs"]["args"][1:]:  # all parameters have another size, too
+        parameter["shape"] = [16, size]
+    assert causes.causes(before, after, difference.compare(before, after)) == [found]
+
+
+def test_a_size_is_not_the_cause_if_the_operations_differ() -> None:
+    before, after = _model(2, 8, "sin"), _model(2, 12, "tanh")
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert (found.kind, found.short) == ("operations", "other operations") and "dynamic" not in found.advice
+    assert found.what == "sin: 2 -> 0, tanh: 0 -> 2; also x: shape [8, 16] -> [12, 16]"
+    same = _model(2, 12, "sin", main="api.py")
+    (found,) = causes.causes(before, same, difference.compare(before, same))
+    assert found.short == "new size" and "mark_dynamic" in found.advice
+
+
+def test_other_names_of_the_same_parameters_are_not_another_model() -> None:
+    before, after = _model(2, 8, "sin"), _model(2, 12, "sin")
+    after["about"]["inputs"] = ["x", "model.h.0.weight", "model.h.1.weight"]
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert found.short == "new size"
 
 
 def test_other_lines_with_another_input_are_the_cause_if_an_edit_may_have_shifted_them() -> None:
