@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import textwrap
@@ -29,14 +30,45 @@ class _Setting(click.ParamType):
     name = "setting"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name, equals, new = value.partition("=")
+        if equals and setting_name(name):
+            raise _not_a_setting(value, name, new)
         return setting_name(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
 
 
+SETTING = _Setting()
+
+
+class _ShownSetting(_Setting):
+    """Like _Setting, but the callback converts the names."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+
+def _parse_names(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the settings. Raises UsageError, with the right command for ``config mode wait``."""
+    names: list[str] = []
+    for text in texts:
+        try:
+            names.append(SETTING.convert(text, param, ctx))
+        except click.UsageError as error:
+            if len(texts) == 2 and names:
+                raise _not_a_setting(text, names[0], text) from error
+            raise
+    return tuple(names)
+
+
+def _not_a_setting(text: str, name: str, value: str) -> click.UsageError:
+    advice = f"To set {name}: `precompiled config set {name} {shlex.quote(value)}`"
+    return click.UsageError(f"No such setting {text!r}. {advice}")
+
+
 @command("show", overrides=True, examples=["precompiled config", "precompiled config mode workers"])
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=_Setting())
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=_ShownSetting(), callback=_parse_names)
 @all_option("Show the values of all settings on a terminal, too.")
 def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_all: bool) -> None:
     """Show settings and where each value comes from.
@@ -68,7 +100,7 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_a
 
 # This command may repair an invalid file.
 @command("set", wrong="print", examples=["precompiled config set mode wait", "precompiled config set workers 4"])
-@click.argument("name", type=_Setting())
+@click.argument("name", type=SETTING)
 @click.argument("value")
 def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
     """Set a setting in your configuration file.
@@ -89,7 +121,7 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
 
 
 @command("unset", wrong="print", examples=["precompiled config unset mode"])
-@click.argument("name", type=_Setting())
+@click.argument("name", type=SETTING)
 def unset_command(out: Output, settings: Settings, name: str) -> None:
     """Remove a setting from your configuration file.
 
