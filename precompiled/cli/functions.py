@@ -235,8 +235,13 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
         # Python 3.10 has no qualified names of code, so only the last part of the name is known.
         last = name.rpartition(".")[2]
         similar = {other: SequenceMatcher(None, _tail(other), _tail(name)).ratio() for other in names}
+        longer_or_shorter = [
+            other for other in names if f"{other}.".startswith(f"{name}.") or name.startswith(f"{other}.")
+        ]
         same_last = [other for other in names if other.rpartition(".")[2] == last]
-        alike = found or same_last or [other for other in names if similar[other] >= MIN_SIMILARITY]
+        alike = (
+            found or longer_or_shorter or same_last or [other for other in names if similar[other] >= MIN_SIMILARITY]
+        )
         alike.sort(key=lambda other: (-similar[other], other))
         raise StoreError(
             f"the store {store.root} has no package of {name!r}",
@@ -261,13 +266,15 @@ def _meant(name: str, names: set[str]) -> list[str]:
     """The functions that a name may mean: an exact match, else names that end with it, else names with its last two
     parts.
 
-    The given module may differ from the recorded module, which is ``__main__`` for the program's own file.
+    The given module may differ from the recorded module, which is ``__main__`` for the program's own file. The function
+    of a torch module has its class's name (function_of), with which users may write ``.forward``.
     """
-    if name in names:
-        return [name]
-    return [other for other in names if other.endswith(f".{name}")] or [
-        other for other in names if _tail(other) == _tail(name)
-    ]
+    wanted = dict.fromkeys((name, name.removesuffix(".forward")))
+    return (
+        [exact for exact in wanted if exact in names][:1]
+        or [other for given in wanted for other in names if other.endswith(f".{given}")]
+        or [other for given in wanted for other in names if _tail(other) == _tail(given)]
+    )
 
 
 def _tail(name: str) -> str:

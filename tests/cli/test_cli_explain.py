@@ -398,6 +398,20 @@ def test_similar_function_names_are_suggested_nearest_first(store: Store) -> Non
     assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward or a.Attention.forward?"
 
 
+def test_the_class_of_a_torch_module_is_found_by_its_forward(store: Store) -> None:
+    sequential = "torch.nn.modules.container.Sequential"
+    publish_package(store, "model", "Tiny.forward")
+    publish_package(store, *sequential.rsplit(".", 1))
+    for given in (sequential, f"{sequential}.forward", "Sequential.forward", "nn.container.Sequential.forward"):
+        assert answer("explain", given)["function"] == sequential
+        assert answer("cache", "show", given)["function"] == sequential
+    assert answer("explain", "Tiny.forward")["function"] == "model.Tiny.forward"
+    error = answer("explain", f"{sequential}.backward", status=1)["error"]
+    assert error["action"] == f"Did you mean {sequential}?"
+    error = answer("explain", "model.Tiny", status=1)["error"]
+    assert error["action"] == "Did you mean model.Tiny.forward?"
+
+
 @pytest.mark.reason("package-audit")
 def test_a_function_disabled_by_an_audit_is_reported_by_any_of_its_names(store: Store) -> None:
     PackageStore(store.root).refuse(publish_package(store, "__main__", "Net.forward"), "it was not right")
