@@ -19,6 +19,7 @@ from precompiled import parts
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, stop_daemon
 from precompiled.cli.output import Output
+from precompiled.cli.switch import start_error
 from precompiled.cli.target_option import target_option
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, Settings
@@ -194,11 +195,7 @@ def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout:
         # With --json, stdout is for the JSON document.
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if as_json else None, start_new_session=True)
     except OSError as error:
-        raise PrecompiledError(
-            f"{cmd[0]} cannot be run: {error.strerror or error}",
-            "Check the spelling and PATH",
-            code="command-not-found",
-        ) from error
+        raise start_error("precompiled bake -o DIR", cmd[0], error) from error
     first_done: float | None = None
     try:
         while True:

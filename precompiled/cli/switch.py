@@ -85,8 +85,7 @@ def run_command(
     try:
         os.execvpe(cmd[0], list(cmd), variables)
     except OSError as error:
-        cannot_run(out, cmd[0], error)
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        return print_start_error(out, "precompiled run", cmd[0], error)
 
 
 def hook_environment(settings: Settings) -> dict[str, str]:
@@ -98,17 +97,26 @@ def hook_environment(settings: Settings) -> dict[str, str]:
     return variables
 
 
-def cannot_run(out: Output, program: str, error: OSError) -> None:
+def print_start_error(out: Output, line: str, program: str, error: OSError) -> int:
+    """Print why a command did not start. Returns the exit status."""
+    found = start_error(line, program, error)
+    out.error(found.code, found.message, found.action)
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def start_error(line: str, program: str, error: OSError) -> PrecompiledError:
+    """Return the error for a command that does not start. ``line``: the user's words before ``--``."""
     missing = isinstance(error, FileNotFoundError)
-    advice = "Check the spelling and PATH" if missing else "Check that it is an executable file"
-    if program.endswith(".py") and os.path.isfile(program):
-        name = click.get_current_context().info_name
-        advice = f"It is a Python program: `precompiled {name} -- python {shlex.quote(program)}`"
-    out.error(
-        "command-not-found" if missing else "command-not-executable",
-        f"{program} cannot be run: {error.strerror or error}",
-        advice,
-    )
+    message, advice = f"{program} cannot be run: {error.strerror or error}", "Check that it is an executable file"
+    if os.path.isfile(program) and program.endswith(".py"):
+        message = f"{program} is a Python program, not a command"
+        advice = f"Run `{line} -- python {shlex.quote(program)}`"
+    elif os.path.isfile(program) and "/" not in program and missing:
+        message = f"{program} is a file in this directory, but PATH has no command of this name"
+        advice = f"Run `{line} -- {shlex.quote(f'./{program}')}`"
+    elif missing and not os.path.exists(program):
+        message, advice = f"there is no command {program!r}", "Check the spelling and PATH"
+    return PrecompiledError(message, advice, code="command-not-found" if missing else "command-not-executable")
 
 
 @command("enable", examples=["precompiled enable"])

@@ -16,7 +16,7 @@ import click
 from precompiled.cli import runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
-from precompiled.cli.switch import NOT_EXECUTABLE, NOT_FOUND, cannot_run, hook_environment
+from precompiled.cli.switch import hook_environment, print_start_error
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.paths import TIMELINE_VARIABLE
@@ -96,8 +96,7 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
         # With --json, stdout is for the JSON document.
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if out.as_json else None)
     except OSError as error:
-        cannot_run(out, cmd[0], error)
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        return print_start_error(out, "precompiled timeline", cmd[0], error)
     status = _wait(process)
     now = time.time()
     from precompiled.timeline.page import headline, page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ import click
 
 from precompiled.cli.app import Command, command
 from precompiled.cli.output import JSON_HAS, Output, human_age, table
+from precompiled.cli.switch import start_error
 from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
@@ -182,9 +184,7 @@ def _registrations(
     elif argv:
         found = shutil.which(argv[0])
         if found is None:
-            raise PrecompiledError(
-                f"there is no command {argv[0]!r}", "Check the spelling and PATH", code="command-not-found"
-            )
+            raise start_error("precompiled watch", argv[0], FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
         common = {"executable": sys.executable, "directory": directory, "variables": dict(os.environ)}
         kind, commands = "run", [argv]
     else:

@@ -350,16 +350,27 @@ def test_run_exits_with_the_status_of_its_command(environment: dict[str, str], c
     assert bool(done.stderr) == (status != 42)
 
 
-@pytest.mark.parametrize("command", ["run", "timeline"])
+@pytest.mark.reason("command-not-found", "command-not-executable")
+@pytest.mark.parametrize("command", ["run", "timeline", "bake -o DIR", "watch"])
 @pytest.mark.parametrize(("name", "status"), [("a train.py", 127), ("./a train.py", 126)])
 def test_the_error_for_a_python_file_suggests_python(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, status: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a train.py").write_text("")
-    done = precompiled(environment, command, "--", name)
-    assert done.returncode == status and f"`precompiled {command} -- python '{name}'`" in done.stderr
-    assert "spelling and PATH" in precompiled(environment, command, "--", "absent.py").stderr
+    (tmp_path / "train.sh").write_text("")
+    done = precompiled(environment, *command.split(), "--", name)
+    assert done.returncode == (status if command in ("run", "timeline") else 1)
+    assert done.stderr.splitlines() == [
+        f"precompiled: {name} is a Python program, not a command.",
+        f"  Run `precompiled {command} -- python '{name}'`.",
+    ]
+    document = json.loads(precompiled(environment, *command.split(), "--json", "--", name).stdout)
+    is_missing = status == 127 or command == "watch"  # watch searches for any executable file
+    assert document["error"]["code"] == ("command-not-found" if is_missing else "command-not-executable")
+    assert "-- ./train.sh`" in precompiled(environment, *command.split(), "--", "train.sh").stderr
+    absent = precompiled(environment, *command.split(), "--", "absent.py").stderr
+    assert "no command 'absent.py'" in absent and "spelling and PATH" in absent
 
 
 def test_run_passes_options_after_the_command_without_a_double_dash(environment: dict[str, str]) -> None:
