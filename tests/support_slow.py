@@ -9,7 +9,7 @@ import pytest
 
 
 def everyday_or_slow(cases: Iterable[Any], everyday: Container[Any]) -> list[Any]:
-    """Returns the values as parameters of a test. Those that are not in ``everyday`` are marked slow.
+    """Returns the values as parameters of a test. Values that are not in ``everyday`` are marked slow.
 
     A value that is a tuple has one element for each argument of the test.
     """

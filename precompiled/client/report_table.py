@@ -12,7 +12,7 @@ _Report = TypeVar("_Report")
 
 
 class ReportTable(list[_Report]):
-    """A list of reports whose ``repr()`` is a table. IPython shows an HTML table instead."""
+    """A list of reports whose ``repr()`` is a table. IPython shows the list as an HTML table."""
 
     heads: ClassVar[tuple[str, ...]]
     empty: ClassVar[str]

@@ -16,7 +16,7 @@ def hook_folder() -> Path:
 
 
 def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with that folder once on PYTHONPATH, in front."""
+    """Return the variables with ``hook_folder()`` once on PYTHONPATH, in front."""
     return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 

@@ -95,7 +95,7 @@ def public_of(private: Any, name: str = "") -> PublicKey:
 
 
 def trusted_keys() -> dict[str, PublicKey]:
-    """The trusted keys of other users and hosts, by id. Raises UntrustedStore if another user could have added one.
+    """The trusted keys of other users and hosts, by id. Raises UntrustedStore if another user could have added a key.
 
     A key whose file name differs from its id is left out.
     """

@@ -15,7 +15,7 @@ from precompiled.remote.errors import RemoteError
 
 class OpenedRemote:
     """The remote of a helper. ``open`` sets ``transfer`` if the remote can be used, and ``problem`` if it cannot be
-    used. If there is no remote, both stay unset. At its end, ``open`` sets ``done``.
+    used. If there is no remote, ``transfer`` and ``problem`` stay unset. At its end, ``open`` sets ``done``.
     """
 
     def __init__(self) -> None:

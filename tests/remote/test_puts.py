@@ -71,7 +71,7 @@ def refuses(seen: PutLog) -> Callable[[QueuedPut], None]:
 
 
 def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More puts fail than it takes to pause the remote. The puts that wait when the pause begins must not be lost."""
+    """More puts fail than are needed to pause the remote. The puts that wait when the pause begins must not be lost."""
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(bucket, "REST_S", 0.1)
     place = tmp_path / "bucket"

@@ -179,7 +179,7 @@ def _value(name: str, names: dict[str, Any]) -> object:
 def _entry(value: object, strides: tuple[int | None, ...] | None) -> object:
     """Return the record that a trace would make for a value.
 
-    None if its type or number of dimensions differs from the entry's.
+    None if the value's type or number of dimensions differs from the entry's.
     """
     if strides is None:
         return pgo.FrameStateSizeEntry.make_scalar(value) if type(value) in (int, float) else None
