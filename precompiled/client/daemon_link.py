@@ -118,7 +118,7 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
     if len(frames) < 2:
         return skewed
     try:
-        # Replies to status and stats may be long, and the client trusts the daemon, so they have no limit.
+        # Replies to status and stats may be long, and the client trusts the daemon, so these replies have no limit.
         reply: wire.DaemonMessage = wire.decode(frames[1], wire.DaemonMessage, limit=len(frames[1]))
     except WireError:
         return skewed

@@ -30,7 +30,7 @@ from precompiled.torch_internals.graph import compiler_config
 log = logging.getLogger("precompiled.package")
 
 # How many entries are compared in full with a frame. Without a limit, each trace of a function with new values at each
-# call would be slower than the last trace. Dynamo itself stops after 8 (recompile_limit).
+# call would be slower than the trace before. Dynamo itself stops after 8 (recompile_limit).
 MAX_TRIED = 16
 
 

@@ -126,7 +126,7 @@ class Claims:
                 found = claim.look()
                 answered = time.monotonic()
             except (RemoteError, StoreError) as error:
-                # If another host was compiling at the last look, assume that it still does. Otherwise compile.
+                # If another host was compiling at the last look, assume that it still compiles. Otherwise compile.
                 if case.found is not Found.THEIRS or time.monotonic() - answered > claim.ttl_s:
                     raise
                 self._failed(error)

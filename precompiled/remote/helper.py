@@ -1,6 +1,6 @@
 """Runs the helper of a user's store, for its remote and its farm.
 
-It moves objects between the store and the remote, and sends jobs to the farm (precompiled/farm).
+The helper moves objects between the store and the remote, and sends jobs to the farm (precompiled/farm).
 
 The helper is a separate process with its user's credentials. So programs neither wait for a network nor load network
 libraries, and the daemon of all users holds no credentials. A client starts the helper (helper_process.py). The helper

@@ -72,7 +72,7 @@ class StoreWriter(StoreReader):
             try:
                 return self._place(manifest, sealed, payload.files)
             except StoreError as error:
-                # The store was cleared, or an eviction with a fast clock took the files for a dead writer's.
+                # The store was cleared, or an eviction with a fast clock mistook the files for a dead writer's.
                 if not again or not isinstance(error.__cause__, FileNotFoundError):
                     raise
         raise AssertionError("the loop has returned or raised")

@@ -118,7 +118,7 @@ def fork_in_a_thread() -> Any:
 
 
 def subinterpreter() -> Any:
-    """torch cannot be imported into a subinterpreter. Python's own code can run there."""
+    """torch cannot be imported into a subinterpreter. Python's own code can run in one."""
     interpreters = importlib.import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
     made = interpreters.create()
     interpreters.run_string(made, "import json, threading, sys; assert 'torch' not in sys.modules")

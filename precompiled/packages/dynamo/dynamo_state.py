@@ -66,7 +66,7 @@ def process_state() -> dict[str, str]:
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
-        # A trace treats these types as constants too. GlobalStateGuard checks them only if autocast is on.
+        # A trace treats these types as constants too. GlobalStateGuard checks these types only if autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
         "process groups": ranks.process_groups(),
