@@ -107,14 +107,15 @@ class Summary:
     trace_s: float = 0.0
     waited_s: float = 0.0  # in ``precompiled.wait()``
     edited: list[str] = field(default_factory=list)  # files that differ from the previous run
-    raised: str = ""  # the first function whose trace raised, and the error
+    no_graph: str = (
+        ""  # why the program made no graph: the first trace that raised or was interrupted, or its own error
+    )
     is_new: bool = False  # whether no earlier run of the program is recorded
 
     def sentence(self) -> str:
         """One sentence: ``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
         if not self.graphs:
-            made_none = "torch.compile made none, or no compiled function was called"
-            return f"no graph: {f'torch failed to trace {self.raised}' if self.raised else made_none}"
+            return f"no graph: {self.no_graph or 'torch.compile made none, or no compiled function was called'}"
         of_hits = f" ({self.untraced} not traced)" if self.untraced else ""
         hits = f"{format_count(self.hits, 'hit', zero='no')}{of_hits}"
         numbers: Counter[str] = Counter()
@@ -149,8 +150,7 @@ def summary(settings: Settings, run: Run) -> Summary:
         traced = traces(process)
         found.traced += len(traced)
         found.trace_s = max(found.trace_s, sum(seconds for _name, seconds in traced))
-        raised = (f"{item['name']} ({item['message']})" for item in process.functions if item["state"] == "raised")
-        found.raised = found.raised or next(raised, "")
+        found.no_graph = found.no_graph or _why_no_graph(process)
         found.waited_s = max(found.waited_s, sum(span.seconds for span in process.waits if span.what == WAITED))
         for graph in process.graphs.values():
             found.graphs += 1
@@ -180,6 +180,15 @@ def summary(settings: Settings, run: Run) -> Summary:
     found.edited = _edited(settings, run)
     found.is_new = next(_before(settings, run), None) is None
     return found
+
+
+def _why_no_graph(process: RunProcess) -> str:
+    for item in process.functions:
+        if item["state"] == "raised":
+            return f"torch failed to trace {item['name']} ({item['message']})"
+        if item["state"] == "interrupted":
+            return f"interrupted while Dynamo traced {item['name']} ({item['message']})"
+    return f"the program ended with {process.error} before its first graph" if process.error else ""
 
 
 def _kepts(settings: Settings) -> Kepts | None:

@@ -75,6 +75,8 @@ def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any], is_new: b
     """Explain why a function was traced. ``before``: the process's earlier traces."""
     if item["state"] == "raised":
         return f"torch failed to trace it: {item['message']}"
+    if item["state"] == "interrupted":
+        return str(item["message"])
     reasons = item["reasons"] if item["state"] != AUDITED else ()  # an audit's reasons are about other entries
     if reasons == [OTHER_PROGRAMS] and is_new is not None:
         reasons = [NEW_PROGRAM if is_new else "the code of the program has changed since the trace"]

@@ -46,6 +46,7 @@ _ALL = (
         "torch raised an error while Dynamo traced the function, so the function has no graph",
         "Run the program with PRECOMPILED=0: plain torch.compile raises the same error",
     ),
+    StateWord("interrupted", "Ctrl-C or `sys.exit` ended the program's call while Dynamo traced the function"),
     StateWord("audited", "Dynamo traced the function to check its package, and both agree (setting package_audit)"),
     # in the store
     StateWord("artifact", "the store has compiled code for the graph"),

@@ -193,6 +193,7 @@ class RunRecord:
                 "second_calls": sorted(second_calls),
                 "functions": traced[:MAX_FUNCTIONS],
                 "files": digests,
+                "error": uncaught_error(),
             }
         )
 
@@ -232,6 +233,26 @@ class RunRecord:
             }
         )
         return file
+
+
+def uncaught_error() -> str:
+    """The exception that ended the main program: its class and the first line of its message. "" if there is none.
+
+    Python keeps an exception of an interactive session or of a test in the same variable. Such an exception does not
+    end the program.
+    """
+    error = getattr(sys, "last_value", None)
+    traceback = getattr(error, "__traceback__", None)
+    if traceback is None or hasattr(sys, "ps1"):
+        return ""
+    outermost = traceback.tb_frame
+    if outermost.f_code.co_name not in ("<module>", "_run_module_as_main"):
+        return ""
+    try:
+        message = str(error).strip().splitlines()[:1]
+    except Exception:  # noqa: BLE001 - the program's class may raise anything, even at the end of the process
+        message = []
+    return ": ".join([type(error).__name__, *message])[:MAX_MESSAGE]
 
 
 def _program() -> str:

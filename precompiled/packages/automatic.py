@@ -228,14 +228,14 @@ class Automatic:
             self._not_kept(report, error)
         structured_trace.frame(vars(report), traced.result)
 
-    def raised(self, frame: Frame, problem: str) -> None:
-        """Report that torch raised an error while it traced a frame. If the trace had made a graph, the graph's report
-        has the error.
+    def raised(self, frame: Frame, problem: str, state: str) -> None:
+        """Report that an error or an interruption ended the trace of a frame. If the trace had made a graph, the
+        graph's report has the error.
         """
         session, looked = sessions.current(), self._looked
         if session.is_off or looked.frame() is not frame or len(session.ledger) > looked.graphs:
             return
-        report = FunctionReport(frame.shown_name, "raised", message=problem)
+        report = FunctionReport(frame.shown_name, state, message=problem)
         self.reports.append(report)
         spent = spans.span_until_now("trace", time.perf_counter() - looked.began)
         session.outcomes.note_frame(report.name, spent)

@@ -22,6 +22,7 @@ class FunctionReport:
     - "recorded": Dynamo traced the frame, and a package was written.
     - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
     - "raised": torch raised an error during the trace, so no graph exists. ``message`` has the error's first line.
+    - "interrupted": Ctrl-C or ``sys.exit`` ended the program's call during the trace.
     - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
 
     ``reasons`` says, for each entry of the function, why the entry was not used. Once a package is written, the entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,61 @@ def test_an_error_of_a_trace_is_explained(shared_host: Host, tmp_path: Path, err
         "no graph: torch failed to trace __main__.step (TorchRuntimeError: KeyError('no fake implementation')" in text
     )
     assert ("the function runs uncompiled" in text) == (errors == "suppressed")
+
+
+INTERRUPTED = """\
+import contextlib, os, signal, sys
+import torch
+import precompiled
+precompiled.enable()
+
+@torch.library.custom_op("trace_errors::slow", mutates_args=())
+def slow(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@slow.register_fake
+def _(x):
+    os.kill(os.getpid(), signal.SIGINT)
+    return torch.empty_like(x)
+
+def step(x):
+    return slow(x) + 1
+
+with contextlib.suppress(KeyboardInterrupt):
+    torch.compile(step)(torch.ones(4))
+    sys.exit("not interrupted")
+"""
+
+
+@pytest.mark.parametrize("packages", ["program", "off"])
+def test_an_interrupted_trace_is_explained(shared_host: Host, tmp_path: Path, packages: str) -> None:
+    (file := tmp_path / "slow.py").write_text(INTERRUPTED)
+    shared_host.program(str(file), env={"PRECOMPILED_PACKAGES": packages}, forked=False).ended()
+    text = shared_host.command("explain")
+    assert "no graph: interrupted while Dynamo traced __main__.step (KeyboardInterrupt)" in text
+    assert re.search(r"__main__\.step  [\d.]+ m?s  interrupted  KeyboardInterrupt", text), text
+
+
+ENDED = """\
+import torch
+import precompiled
+precompiled.enable()
+
+@torch.compile
+def step(x):
+    print("loads")  # a graph break
+    raise ValueError("no data\\nat all")
+
+step(torch.ones(4))
+"""
+
+
+def test_an_exception_that_ends_the_program_before_its_first_graph_is_named(shared_host: Host, tmp_path: Path) -> None:
+    (file := tmp_path / "ended.py").write_text(ENDED)
+    shared_host.program(str(file), forked=False).ended(status=1)
+    assert "no graph: the program ended with ValueError: no data before its first graph" in shared_host.command(
+        "explain"
+    )
 
 
 BREAKS = """\

@@ -56,7 +56,7 @@ class FrameHandler(Protocol):
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...
     def traced(self, frame: Frame, traced: Traced) -> None: ...
-    def raised(self, frame: Frame, problem: str) -> None: ...
+    def raised(self, frame: Frame, problem: str, state: str) -> None: ...
     def failed(self, error: BaseException) -> None: ...
 
 
@@ -126,8 +126,9 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
             with trace_recording.tracing(problem) as traced:
                 try:
                     result = trace()
-                except Exception as error:
-                    _contained(_packages.raised, known, trace_errors.described(error))
+                except BaseException as error:
+                    described, state = trace_errors.described(error), trace_errors.state_of(error)
+                    _contained(_packages.raised, known, described, state)
                     raise
         finally:
             _contained(_packages.ended)
@@ -155,7 +156,7 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
     assert _packages is not None
     traced.result = result
     if result.guarded_code is None and traced.error:  # torch._dynamo.config.suppress_errors
-        _packages.raised(frame, f"{traced.error}; {trace_errors.UNCOMPILED}")
+        _packages.raised(frame, f"{traced.error}; {trace_errors.UNCOMPILED}", "raised")
         return
     if result.guarded_code is None:
         strategy = result.frame_exec_strategy

@@ -26,8 +26,8 @@ from precompiled.torch_internals.patches import Patches
 log = logging.getLogger("precompiled.package")
 
 UNCOMPILED = "the function runs uncompiled"  # after an error that Dynamo suppressed
-# Takes a frame's name, when its trace begins. The result takes the problem, if the trace raises.
-Begin = Callable[[str], Callable[[str], None]]
+# Takes a frame's name, when its trace begins. The result takes the problem and the report's state, if the trace raises.
+Begin = Callable[[str], Callable[[str, str], None]]
 
 _patches = Patches()
 _now = threading.local()  # ``inside``: whether this thread traces; ``error``: the error that ends the trace
@@ -45,14 +45,19 @@ def remove() -> None:
     _patches.undo()
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """The class of an error, and the first line of its message.
 
     Dynamo writes an operator's own error at the end of an explanation: ``Dynamo failed to run ...: got KeyError('a')``.
     """
     lines = str(error).strip().splitlines() or [""]
     cause = next((line.rpartition(": got ")[2] for line in lines[:2] if ": got " in line), lines[0])
-    return f"{type(error).__name__}: {cause}"
+    return f"{type(error).__name__}: {cause}" if cause else type(error).__name__
+
+
+def state_of(error: BaseException) -> str:
+    """The state of a function whose trace ended with an error: "interrupted" (Ctrl-C, for example) or "raised"."""
+    return "raised" if isinstance(error, Exception) else "interrupted"
 
 
 def ends_trace(error: Exception) -> bool:
@@ -85,19 +90,19 @@ def _observed(begin: Begin, original: Callable[..., Any]) -> Callable[..., objec
         _now.inside, _now.error = True, ""
         try:
             result = original(self, frame, *args, **kwargs)
-        except Exception as error:
-            _contained(raised, described(error))
+        except BaseException as error:
+            _contained(raised, described(error), state_of(error))
             raise
         finally:
             _now.inside = False
         if _now.error and result.guarded_code is None:  # torch._dynamo.config.suppress_errors
-            _contained(raised, f"{_now.error}; {UNCOMPILED}")
+            _contained(raised, f"{_now.error}; {UNCOMPILED}", "raised")
         return result
 
     return convert
 
 
-def _begun(begin: Begin, converter: Any, frame: Any) -> Callable[[str], None] | None:
+def _begun(begin: Begin, converter: Any, frame: Any) -> Callable[[str, str], None] | None:
     """None for other backends and for exports, which precompiled does not serve."""
     inner = getattr(converter, "_inner_convert", converter)
     backend = compiled_functions.innermost(converter)
