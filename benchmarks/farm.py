@@ -57,7 +57,7 @@ class Outcome:
 
 
 def graph(number: int) -> wire.Job:
-    """An encoder layer in inference. Its width depends on ``number``."""
+    """An encoder layer in inference. The layer's width depends on ``number``."""
     width = 32 * (number + 1)
     layer = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
     programs: list[capture.SerializedGraph] = []

@@ -32,7 +32,7 @@ NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Creates the directory that the parallel processes of this run share. They inherit the variable."""
+    """Creates the directory that the parallel processes of this run share. The processes inherit the variable."""
     if SHARED not in os.environ:
         directory = tempfile.TemporaryDirectory(prefix="pc-shared-")
         os.environ[SHARED] = directory.name

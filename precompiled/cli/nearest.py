@@ -22,7 +22,7 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# How many programs are read, because a store may hold 10,000 graphs. They are those with the most components in common.
+# How many programs are read, because a store may hold 10,000 graphs. These programs have the most components in common.
 MAX_COMPARED = 64
 # The state of a missed graph that was not sent to a daemon.
 NOT_SENT = "not sent"

@@ -195,7 +195,7 @@ class Link:
             from precompiled import wire
 
             # ``send`` does nothing if the daemon has not read an earlier message yet. In that case too, the daemon must
-            # send something within ANSWER_S. Otherwise it hangs.
+            # send something within ANSWER_S. Otherwise the daemon hangs.
             self.send(wire.Status())
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None

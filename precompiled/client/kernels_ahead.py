@@ -41,7 +41,7 @@ MARK = b"Triton kernel\n"  # begins a job's bytes, which otherwise are JSON
 class KernelsAhead:
     """The listed kernels of this process's program. Thread-safe.
 
-    It imports only precompiled's own modules, because the program may be importing Triton or torch's compiler.
+    This class imports only precompiled's own modules, because the program may be importing Triton or torch's compiler.
     """
 
     def __init__(self, settings: Settings) -> None:

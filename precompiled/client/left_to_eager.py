@@ -21,7 +21,8 @@ log = logging.getLogger("precompiled.backend")
 def may_stay_eager(session: SessionView, program: SerializedGraph) -> bool:
     """Whether eager code may serve the graph for good if compiled code is slower.
 
-    It may not if the program has asked for compiled or deterministic code, or if other ranks must run the same code.
+    Eager code may not if the program has asked for compiled or deterministic code, or if other ranks must run the same
+    code.
     """
     must_not = program.no_stand_in or program.cudagraphs or program.groups or program.meshes or program.weights
     return session.settings.mode == "eager" and not must_not and not program.modes["deterministic"]

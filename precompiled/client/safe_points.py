@@ -64,8 +64,8 @@ class SafePoint:
         """Run ``action`` now if no keeper holds swaps back. If one does, run ``otherwise`` now, and ``action`` at the
         last release.
 
-        Both run under the lock. Otherwise ``action`` could run first, and the message that ``otherwise`` sets would
-        stay.
+        Both actions run under the lock. Otherwise ``action`` could run first, and the message that ``otherwise`` sets
+        would stay.
         """
         with self._lock:
             if self._keepers:

@@ -213,7 +213,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
-# Settings that a client does not pass as flags to a daemon that it starts. It passes the directories separately.
+# Settings that a client does not pass as flags to a daemon that it starts. A client passes the directories separately.
 CLIENT_ONLY = tuple(
     """
     autostart base cache_dir check compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s

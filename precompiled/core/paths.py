@@ -43,7 +43,7 @@ LOG_NAME = "daemon.log"
 # the cause.
 MAX_SOCKET_PATH = 107
 # Watch mode sets this environment variable in its captures of graphs, so that they and their children find the watcher.
-# Its form is <token>:<steps, 0 for an entry point>:<the watcher's socket>
+# The variable's form is <token>:<steps, 0 for an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
 # For its command, `--target` sets this variable to the kind of the made-up GPU. The command's graphs run eager
 # (client/session.py).

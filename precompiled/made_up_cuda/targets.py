@@ -94,9 +94,9 @@ def warning(target: WantedDevices) -> str:
 def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[str, str]:
     """Environment variables that make ``cmd`` run on made-up devices.
 
-    ``caches``: the directory for the command's Inductor and Triton caches. Their measurements are meaningless. Builds
-    the device for the command's torch, if its interpreter can be found. Raises PrecompiledError if the device cannot be
-    built.
+    ``caches``: the directory for the command's Inductor and Triton caches. The caches' measurements are meaningless.
+    Builds the device for the command's torch, if its interpreter can be found. Raises PrecompiledError if the device
+    cannot be built.
     """
     if (python := interpreter(cmd)) is not None:
         build(python)

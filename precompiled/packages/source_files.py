@@ -13,8 +13,8 @@ What the digest covers:
   code.
 - For a module that a library generates in a temporary file it covers the functions, classes and values.
 - For installed files it covers path, size and modification time, as Python does for its bytecode.
-- It leaves out Python's library and torch, whose versions an entry requires. The digest also leaves out precompiled,
-  where a change that matters raises the version of the entries' format.
+- The digest leaves out Python's library and torch, whose versions an entry requires. The digest also leaves out
+  precompiled, where a change that matters raises the version of the entries' format.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Object:
-    """The facts that a listing of the remote gives about an object. They are not verified.
+    """The facts that a listing of the remote gives about an object. These facts are not verified.
 
     ``group`` is a key, a function or a program, depending on ``kind``.
     """

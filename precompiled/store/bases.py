@@ -23,7 +23,7 @@ OnProblem = Callable[[str], None]
 
 
 class Base(StoreReader):
-    """The artifacts of one base store. Its path need not exist."""
+    """The artifacts of one base store. The base's path need not exist."""
 
     def lookup(self, key: str, on_problem: OnProblem) -> list[Artifact]:
         """The variants of ``key``, which are numbered from 0 without a gap. Errors of the base are reported, never

@@ -34,8 +34,8 @@ _MAX_BYTES = 1 << 20
 
 
 def name_of(artifact: Artifact) -> str:
-    """The artifact's name in these files. It has the digest, so that crashes of an earlier artifact of the key do not
-    count.
+    """The artifact's name in these files. The name has the digest, so that crashes of an earlier artifact of the key do
+    not count.
     """
     return f"{artifact.manifest.key}.{artifact.manifest.digest[:16]}"
 

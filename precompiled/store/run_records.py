@@ -69,7 +69,8 @@ class RunProcess:
     rank: int
     ranks: int
     pid: int
-    # The process's start time according to Linux. It distinguishes the process from a later process with the same pid.
+    # The process's start time according to Linux. This time distinguishes the process from a later process with the
+    # same pid.
     started: str
     program: str  # the program's name for display: its file's name
     argv: list[str]
@@ -154,7 +155,7 @@ def runs(root: Path) -> list[Run]:
 def last_command(root: Path) -> RunProcess:
     """The newest process that a command started (not Python's prompt). Raises PrecompiledError.
 
-    Its environment is not recorded, because environments may hold passwords.
+    The process's environment is not recorded, because environments may hold passwords.
     """
     for run in runs(root):
         for process in run.processes:

@@ -140,7 +140,7 @@ def _label(name: str, seconds: float, width: float) -> str:
 
 
 def _colour(name: str) -> str:
-    """A section's colour. It is the same for all reasons for a compile in process."""
+    """A section's colour. The colour is the same for all reasons for a compile in process."""
     return COLOURS.get(name) or COLOURS.get(name.partition(":")[0], OTHER)
 
 

@@ -144,8 +144,8 @@ print(json.dumps({"compiled": is_cold, "value": ctypes.CDLL(str(kernel)).kernel(
 
 @pytest.mark.slow  # starts a daemon and a worker, and compiles into an empty store
 def test_folder_of_another_compiler_is_filled_by_bake_and_used_at_run_time(place: Path) -> None:
-    """The test follows docs/guides/triton.md. Its library compiles into the folder that a variable names, as DeepGEMM
-    does.
+    """The test follows docs/guides/triton.md. The test's library compiles into the folder that a variable names, as
+    DeepGEMM does.
     """
     program, kernels, home = place / "program.py", place / "kernels", place / "home"
     program.write_text(LIBRARY)

@@ -1,7 +1,7 @@
 """Defines small random training programs that do many different things around compiled functions.
 
 A seed determines a ``Plan``. A ``Run`` builds the plan's models and executes the plan, in the same way under plain
-``torch.compile``, with swaps, and eager. Its result is a ``Story``.
+``torch.compile``, with swaps, and eager. The run's result is a ``Story``.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ def runs_on(index: int, result: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_one_artifact_serves_each_index(host: Host, tmp_path: Path, mode: str | None, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "compile": {"mode": mode}}
-    # The first client's graph is on cuda:1 and is compiled. The graphs of the next clients hit. They are on cuda:0,
-    # then on cuda:1 while cuda:0 is the current device, then on cuda:1 while cuda:1 is the current device.
+    # The first client's graph is on cuda:1 and is compiled. The graphs of the next clients hit. These graphs are on
+    # cuda:0, then on cuda:1 while cuda:0 is the current device, then on cuda:1 while cuda:1 is the current device.
     ranks = [("cuda:1", 1), ("cuda:0", None), ("cuda:1", None), ("cuda:1", 1)]
     keys = set()
     for number, (device, current) in enumerate(ranks):

@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # each proces
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "optimizers_program.py"
 
-# The second process runs these loops unchanged, or with other values that have no guard. It traces nothing.
+# The second process runs these loops unchanged, or with other values that have no guard. The second process traces
+# nothing.
 USED = (
     "adam",
     "adamw_with_a_tensor_rate",

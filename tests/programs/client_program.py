@@ -123,7 +123,7 @@ class _Mlp(torch.nn.Module):
 
 
 class _Broken(torch.nn.Module):
-    """A model for a graph that precompiled refuses. Its two inputs share memory."""
+    """A model for a graph that precompiled refuses. The graph's two inputs share memory."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.relu(x) + 1

@@ -1,4 +1,5 @@
-"""A program with equal layers. It steps until its whole graph is compiled, and compares each step with an eager one.
+"""A program with equal layers. The program steps until its whole graph is compiled, and compares each step with an
+eager one.
 
 Arguments: the number of layers, and optionally "deterministic", to ask torch for deterministic algorithms. Prints how
 its steps ran, in order: "eager", "pieces", "whole".

@@ -1,4 +1,4 @@
-"""One of several ranks over gloo. It runs compiled functions whose traces depend on ranks and groups.
+"""One of several ranks over gloo. The rank runs compiled functions whose traces depend on ranks and groups.
 
 Usage: package_ranks_program.py SPEC. SPEC is a JSON object: rank, ranks, rendezvous (a file), and order (the order in
 which the ranks create their own groups). Prints a JSON object: whether all results equal eager's, what Dynamo traced,

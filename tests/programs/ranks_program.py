@@ -1,4 +1,4 @@
-"""One of several ranks over gloo. It computes a case eager and compiled, and compares the results.
+"""One of several ranks over gloo. The rank computes a case eager and compiled, and compares the results.
 
 Usage: ranks_program.py SPEC. SPEC is a JSON object:
 

@@ -1,4 +1,4 @@
-"""One rank of a training run. It applies checkpoints, compile, and DDP or FSDP2 (gloo) in the order of a library.
+"""One rank of a training run. The rank applies checkpoints, compile, and DDP or FSDP2 (gloo) in the order of a library.
 
 Usage: training_program.py SPEC. SPEC is a JSON object:
 

@@ -1,4 +1,4 @@
-"""A model that launches Triton kernels of its own. It needs a GPU."""
+"""A model that launches Triton kernels of its own. The model needs a GPU."""
 
 from __future__ import annotations
 

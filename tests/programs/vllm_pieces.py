@@ -24,7 +24,7 @@ class Passes(PostGradPassManager):
 
 
 def nothing(graph: Any) -> None:
-    """An Inductor pass of the program. It changes nothing."""
+    """An Inductor pass of the program. The pass changes nothing."""
 
 
 def cut_into_pieces() -> None:

@@ -83,8 +83,8 @@ def test_lease_of_a_dead_holder_expires_at_any_clock_difference(url: str, tmp_pa
     for _ in range(5):
         assert dead.beat() and looks(waiting, clock, lease.TTL_S * 0.7) is Found.THEIRS
     assert looks(waiting, clock, lease.TTL_S) is Found.MINE and waiting.fence == 2
-    # The first holder was only slow. It stops when it finds the new lease's higher fence, and a third host waits for
-    # the new holder.
+    # The first holder was only slow. This holder stops when it finds the new lease's higher fence, and a third host
+    # waits for the new holder.
     assert not dead.beat() and Claim(c, KEY).look() is Found.THEIRS
     compiled(b, waiting)
     assert names(a) == [] and Claim(c, KEY).look() is Found.HERE

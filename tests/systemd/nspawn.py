@@ -240,7 +240,7 @@ class Done:
 
 
 class Machine:
-    """A booted container. Its context manager always removes everything at the end."""
+    """A booted container. The context manager always removes everything at the end."""
 
     def __init__(self, environment: Path) -> None:
         self.environment = environment

@@ -78,7 +78,7 @@ print("ended")
 def test_a_runtime_counts_more_threads_than_cores() -> None:
     """Waiting OpenMP threads sleep, instead of spinning, only if OpenMP counts more threads than cores.
 
-    They must also sleep in a program that has one thread less than the host has cores.
+    The threads must also sleep in a program that has one thread less than the host has cores.
     """
     assert (
         says("""

@@ -52,7 +52,8 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _RESUME = "torch_dynamo_resume_in"
-# The bytecode's local variable for a context manager around a graph break. Its numbers differ between processes.
+# The bytecode's local variable for a context manager around a graph break. The variable's numbers differ between
+# processes.
 _OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
 _patches = Patches()

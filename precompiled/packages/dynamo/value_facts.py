@@ -125,7 +125,7 @@ def _hook(hook: Any, described: Descriptions) -> object:
         given = [described.attribute(item) for item in (hook.args, hook.keywords)]
         return ["partial", _hook(hook.func, described), *given]
     # Dynamo guards on the values that a hook reads in its closure, so an object in the closure (a tensor in a table)
-    # needs no description. But it does not guard on which hooks exist, so a bound method needs a description.
+    # needs no description. But Dynamo does not guard on which hooks exist, so a bound method needs a description.
     return described.attribute(hook) if type(hook) is types.FunctionType else described.value(hook)
 
 

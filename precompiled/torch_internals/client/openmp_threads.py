@@ -38,7 +38,7 @@ _PAUSE_SOFT = 1  # omp_pause_soft of omp.h
 
 
 class _Team:
-    """A helper thread and the OpenMP threads that it leads. They sleep until ``end``."""
+    """A helper thread and the OpenMP threads that it leads. These threads sleep until ``end``."""
 
     def __init__(self, runtime: _Runtime, size: int) -> None:
         self._runtime, self._size = runtime, size

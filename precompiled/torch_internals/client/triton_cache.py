@@ -6,14 +6,14 @@ Triton compiles a kernel in these steps (triton/compiler/compiler.py, compile)::
     put(data, "add.cubin")      after each stage; the stages before the cubin, and the source, are texts
     put_group("add.json", ...)  the kernel is complete
 
-Its cache manager serves these calls from the folder TRITON_CACHE_DIR. ``StoreCacheManager`` is that manager, with the
-store behind it. A kernel of the store is copied to the folder, because torch and other libraries read the folder, too.
-Triton's cache also has its C modules (launchers), and the times of ``@triton.autotune(cache_results=True)``.
+Triton's cache manager serves these calls from the folder TRITON_CACHE_DIR. ``StoreCacheManager`` is that manager, with
+the store behind it. A kernel of the store is copied to the folder, because torch and other libraries read the folder,
+too. Triton's cache also has its C modules (launchers), and the times of ``@triton.autotune(cache_results=True)``.
 
 The key of a kernel contains Triton's own key. Triton's key covers the sources of Triton, of the kernel, and of the
-functions that the kernel calls. It also covers the globals that the kernel reads, arguments, options, the GPU's
-architecture and the version of ptxas. The key of a C module also contains what its machine code depends on, and the key
-of an autotuner's times contains the GPU's model.
+functions that the kernel calls. Triton's key also covers the globals that the kernel reads, arguments, options, the
+GPU's architecture and the version of ptxas. The key of a C module also contains what its machine code depends on, and
+the key of an autotuner's times contains the GPU's model.
 
 The recipe of a kernel (user_code/kernel_recipes.py) comes from the local variables ``src``, ``options`` and ``backend``
 of Triton's function ``compile``, which calls the manager.
@@ -56,7 +56,7 @@ _PLUGINS = ("LLVM_PASS_PLUGIN_PATH", "TRITON_PLUGIN_PATHS", "TRITON_PASS_PLUGIN_
 
 
 class KernelLookupProtocol(Protocol):
-    """client/triton_kernels.KernelLookup looks up and publishes kernels. Its methods raise no errors."""
+    """client/triton_kernels.KernelLookup looks up and publishes kernels. The methods raise no errors."""
 
     with_texts: bool
 
