@@ -137,7 +137,9 @@ def report() -> str:
     graphs = _reports()
     lines = [summarise_graphs(graphs) if graphs else "no graph yet: the program called no compiled function"]
     for graph in graphs:
-        calls = f"{format_count(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
+        calls = "calls not counted"
+        if graph.calls_are_counted:
+            calls = f"{format_count(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
         why = f"  {graph.why}"
         lines.append(f"  {graph.name}  {graph.source or graph.state}  {calls}  {graph.key[:12]}{why}".rstrip())
     traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in UNTRACED]

@@ -36,6 +36,15 @@ def test_line_summarises_the_graphs_of_a_cell(graphs: list[GraphReport], said: s
     assert notebook.summarise_graphs(graphs) == said
 
 
+def test_report_says_whose_calls_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bypassed = graph(state="bypassed", source="inline", reason="switched-off", message="why")
+    monkeypatch.setattr(notebook, "_reports", lambda: [HIT, bypassed])
+    assert notebook.report().splitlines()[1:3] == [
+        "  f [0/0]  hit  0 calls eager, 0 compiled",
+        "  f [0/0]  inline  calls not counted    switched-off: why",
+    ]
+
+
 @pytest.mark.parametrize(
     ("cell", "asks"),
     [

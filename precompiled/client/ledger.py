@@ -56,9 +56,16 @@ class GraphReport:
             return f"{self.reason}: {self.message.partition(chr(10))[0]}"
         return "`precompiled explain` says what it waits for" if self.state == State.PENDING.value else ""
 
+    @property
+    def calls_are_counted(self) -> bool:
+        """Whether the numbers of calls are known. torch calls the code of some bypassed graphs without precompiled."""
+        return self.state != State.BYPASSED.value or self.calls_eager + self.calls_compiled > 0
+
     def __repr__(self) -> str:
         why = self.source or self.reason
-        calls = f"{self.calls_eager} eager and {format_count(self.calls_compiled, 'compiled call')}"
+        calls = "calls not counted"
+        if self.calls_are_counted:
+            calls = f"{self.calls_eager} eager and {format_count(self.calls_compiled, 'compiled call')}"
         return f"<GraphReport {self.name}: {self.state}{f' ({why})' if why else ''}, {calls}>"
 
 

@@ -18,7 +18,7 @@ class ReportTable(list[_Report]):
     empty: ClassVar[str]
 
     def cells(self, report: _Report) -> tuple[object, ...]:
-        """One cell per head. Numbers are right-aligned."""
+        """One cell per head. Columns with numbers are right-aligned."""
         raise NotImplementedError
 
     def note(self, report: _Report) -> str:
@@ -29,10 +29,14 @@ class ReportTable(list[_Report]):
         if not self:
             return self.empty
         rows = [self.cells(report) for report in self]
-        widths = [max(len(str(cell)) for cell in column) for column in zip(self.heads, *rows, strict=True)]
-        lines = [_line(self.heads, rows[0], widths)]
+        columns = list(zip(self.heads, *rows, strict=True))
+        sides = [">" if any(isinstance(cell, int) for cell in column) else "<" for column in columns]
+        formats = [
+            f"{side}{max(len(str(cell)) for cell in column)}" for side, column in zip(sides, columns, strict=True)
+        ]
+        lines = [_line(self.heads, formats)]
         for report, row in zip(self, rows, strict=True):
-            lines.append(_line(row, row, widths))
+            lines.append(_line(row, formats))
             if note := self.note(report):
                 lines.append(f"  {note}")
         return "\n".join(lines)
@@ -46,9 +50,8 @@ class ReportTable(list[_Report]):
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _line(texts: tuple[object, ...], row: tuple[object, ...], widths: list[int]) -> str:
-    cells = zip(texts, row, widths, strict=True)
-    return "  ".join(f"{text!s:{'>' if isinstance(cell, int) else '<'}{width}}" for text, cell, width in cells).rstrip()
+def _line(cells: tuple[object, ...], formats: list[str]) -> str:
+    return "  ".join(f"{cell!s:{how}}" for cell, how in zip(cells, formats, strict=True)).rstrip()
 
 
 class GraphReports(ReportTable["GraphReport"]):
@@ -58,7 +61,7 @@ class GraphReports(ReportTable["GraphReport"]):
     empty = "no graph: the program has called no compiled function, or precompiled is off"
 
     def cells(self, report: GraphReport) -> tuple[object, ...]:
-        calls = report.calls_eager, report.calls_compiled
+        calls = (report.calls_eager, report.calls_compiled) if report.calls_are_counted else ("-", "-")
         return report.name, report.state, report.source or "-", *calls, report.key[:12] or "-"
 
     def note(self, report: GraphReport) -> str:

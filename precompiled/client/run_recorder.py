@@ -169,7 +169,8 @@ class RunRecord:
             return
         calls, second_calls = {}, []
         for report in reports:
-            calls[report.id] = [report.calls_eager, report.calls_compiled]
+            if report.calls_are_counted:
+                calls[report.id] = [report.calls_eager, report.calls_compiled]
             second_calls += [span.began for span in report.spans if span.what == SECOND_CALL]
         traced = [
             {

@@ -93,6 +93,17 @@ def test_reports_print_as_a_table() -> None:
     assert repr(GRAPHS[0]) == "<GraphReport Net.forward [0/0]: compiled (hit), 0 eager and 12 compiled calls>"
 
 
+def test_calls_that_are_not_counted_print_as_a_dash() -> None:
+    graph = precompiled.GraphReport("3", "Net.forward [0/0]", "", "bypassed", "inline", "switched-off", "why")
+    for others in ([], [GRAPHS[0]]):
+        reports = GraphReports([*others, graph])
+        lines = repr(reports).splitlines()
+        assert lines[-2].split() == ["Net.forward", "[0/0]", "bypassed", "inline", "-", "-", "-"]
+        assert reports._repr_html_().count("<td>-</td><td>-</td><td>-</td>") == 1
+    assert lines[0].index("EAGER CALLS") + len("EAGER CALLS") == lines[-2].index("-") + 1, "aligned as the numbers"
+    assert repr(graph) == "<GraphReport Net.forward [0/0]: bypassed (inline), calls not counted>"
+
+
 def test_reports_are_html_in_a_notebook() -> None:
     html = GraphReports(GRAPHS)._repr_html_()
     assert html.startswith("<table>") and "<td>&lt;lambda&gt; [1/0]</td>" in html and "freezing: a" in html

@@ -59,12 +59,15 @@ def test_bypass_leaves_one_model_to_torch(host: Host) -> None:
         function = precompiled.bypass(torch.compile(lambda x: x @ x, fullgraph=True))
         by_name = torch.compile(Net(), backend="inductor", dynamic=True)
         third = called(precompiled.bypass(by_name)), called(in_place), called(function)
-        report = precompiled.report()[0]
-        print(json.dumps([first, second, third, [report.state, report.source]]))
+        report, served, *_ = precompiled.report()
+        counted = [report.calls_are_counted, served.calls_are_counted]
+        print(json.dumps([first, second, third, [report.state, report.source], counted]))
         """,
     )
     off, looked_up = ["switched-off"], ["lookup-only"]
-    assert found == [[off, looked_up, []], [looked_up, off], [off, off, off], ["bypassed", "inline"]]
+    shown, counted = found[3:]
+    assert found[:3] == [[off, looked_up, []], [looked_up, off], [off, off, off]]
+    assert shown == ["bypassed", "inline"] and counted == [False, True]
 
 
 def test_block_applies_to_what_it_compiles(host: Host) -> None:
