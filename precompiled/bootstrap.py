@@ -2,7 +2,8 @@
 
 The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So
 this file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. This file
-opens no other file and raises no error. The process ends if the GPU of `--target` cannot be made up. Steps::
+opens no other file (except for `precompiled timeline`) and raises no error. The process ends if the GPU of `--target`
+cannot be made up. Steps::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -40,6 +41,8 @@ def install() -> None:
         _make_up_devices()
     if "PRECOMPILED_CAPTURE" in os.environ:
         _record()
+    if "PRECOMPILED_TIMELINE" in os.environ:
+        _mark()
     if _torch_is_whole():
         _state = "fired"
         _route()
@@ -166,6 +169,14 @@ def _make_up_devices() -> None:
     if made_up is None:
         raise SystemExit("made-up CUDA: CUDA_MADE_UP is set, but precompiled's part `made_up_cuda` is not installed")
     made_up.activate()
+
+
+def _mark() -> None:
+    """Create the file by which `precompiled timeline` learns that its command has the hook on."""
+    try:
+        os.close(os.open(os.path.join(os.environ["PRECOMPILED_TIMELINE"], "hook"), os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError:
+        pass  # `timeline` has ended, or another user runs this process
 
 
 def _record() -> None:

@@ -229,7 +229,7 @@ class RunRecord:
                 "began": time.time(),
                 "launched": 0.0 if self._forked else process_start(),
                 "torch": PROCESS.torch_imported,
-                "timeline": os.environ.get(TIMELINE_VARIABLE, "")[:64],
+                "timeline": os.path.basename(os.environ.get(TIMELINE_VARIABLE, ""))[:64],
                 "is_worker": here.ranks == 1 and _program_pid() != os.getpid(),
             }
         )

@@ -48,8 +48,10 @@ CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
 # For its command, `--target` sets this variable to the kind of the made-up GPU. The command's graphs run eager
 # (client/session.py).
 TARGET_VARIABLE = "PRECOMPILED_TARGET"
-# `precompiled timeline` sets this variable to a name, by which it finds the records of the processes that it starts.
+# `precompiled timeline` sets this variable to a temporary directory. The directory's name is in the records of the
+# processes that it starts. A process with the hook on creates the file HOOK_MARK in the directory (bootstrap.py).
 TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
+HOOK_MARK = "hook"
 
 
 def socket_path(runtime_dir: Path) -> Path:

@@ -85,7 +85,7 @@ class RunProcess:
     second_calls: list[float] = field(default_factory=list)
     launched: float = 0.0  # when the process was started; 0 for a fork, which inherits its parent's imports
     torch: tuple[float, float] = (0.0, 0.0)  # begin and end of torch's import; 0 if unknown
-    timeline: str = ""  # the id of the `precompiled timeline` command that started the process
+    timeline: str = ""  # the name of the `precompiled timeline` command that started the process
     # For each frame, its name and the time that Dynamo or a package took.
     frames: list[tuple[str, Span]] = field(default_factory=list)
     waits: list[Span] = field(default_factory=list)  # in ``precompiled.wait()``, or for the remote

@@ -6,8 +6,8 @@ import json
 import re
 import signal
 import subprocess
+import tempfile
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from precompiled.cli.output import Output
 from precompiled.cli.switch import hook_environment, print_start_error
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
-from precompiled.core.paths import TIMELINE_VARIABLE
+from precompiled.core.paths import HOOK_MARK, TIMELINE_VARIABLE
 from precompiled.core.words import format_count, human_bytes
 from precompiled.timeline.facts import Facts, gather
 
@@ -89,28 +89,46 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
     """
     if not cmd:
         raise click.UsageError("Give a command after `--`: `precompiled timeline -- python train.py`")
-    token = uuid.uuid4().hex
     began = time.time()
-    variables = {**hook_environment(settings), TIMELINE_VARIABLE: token}
-    try:
-        # With --json, stdout is for the JSON document.
-        process = subprocess.Popen(list(cmd), env=variables, stdout=2 if out.as_json else None)
-    except OSError as error:
-        return print_start_error(out, "precompiled timeline", cmd[0], error)
-    status = _wait(process)
-    now = time.time()
-    from precompiled.timeline.page import headline, page
+    with tempfile.TemporaryDirectory(prefix="precompiled-", ignore_cleanup_errors=True) as place:
+        variables = {**hook_environment(settings), TIMELINE_VARIABLE: place}
+        try:
+            # With --json, stdout is for the JSON document.
+            process = subprocess.Popen(list(cmd), env=variables, stdout=2 if out.as_json else None)
+        except OSError as error:
+            return print_start_error(out, "precompiled timeline", cmd[0], error)
+        status = _wait(process)
+        now = time.time()
+        hook_was_on = settings.mode != "off" and Path(place, HOOK_MARK).exists()
+    name = Path(place).name
+    facts = gather(settings.cache_dir, began - BEFORE_S, now, lambda process: process.timeline == name)
+    if any(process.graphs for process in facts.processes):
+        from precompiled.timeline.page import headline, page
 
-    facts = gather(settings.cache_dir, began - BEFORE_S, now, lambda process: process.timeline == token)
-    traced = output.with_suffix(".json")
-    document = {**_write(facts, traced), "page": str(output), "headline": headline(facts), "status": status}
-    _save(output, page(facts, cmd, now - began, traced.name))
-    no_graph = "No process had a graph with the hook on. `precompiled doctor` says why."
-    out.note(f"precompiled: {document['headline'] or no_graph}")
-    out.note(f"precompiled: wrote {output} (open it in a browser) and {traced} (the trace).")
+        traced = output.with_suffix(".json")
+        document = {**_write(facts, traced), "page": str(output), "headline": headline(facts)}
+        _save(output, page(facts, cmd, now - began, traced.name))
+        out.note(f"precompiled: {document['headline']}")
+        out.note(f"precompiled: wrote {output} (open it in a browser) and {traced} (the trace).")
+    else:
+        document = {"trace": None, "bytes": 0, **_counts(facts), "page": None, "headline": ""}
+        out.note(f"precompiled: {_why_empty(facts, status, hook_was_on)}, so there is no page.")
+        if not hook_was_on:
+            out.note("  `precompiled doctor` says why.")
     if out.as_json:
-        out.result(document, "")
+        out.result({**document, "status": status}, "")
     return status
+
+
+def _why_empty(facts: Facts, status: int, hook_was_on: bool) -> str:
+    """Say why no process of the command had a graph."""
+    if not hook_was_on:
+        return "No process of the command had the hook on"
+    if status:
+        return f"The command ended with status {status} before its first graph"
+    if facts.processes:
+        return "The hook was on, but Dynamo found no graph to compile (`precompiled explain` says why)"
+    return "The hook was on, but the program compiled nothing"
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -138,9 +156,11 @@ def _write(facts: Facts, output: Path) -> dict[str, object]:
 
     text = json.dumps(events.trace(facts), separators=(",", ":"))
     _save(output, text)
+    return {"trace": str(output), "bytes": len(text), **_counts(facts)}
+
+
+def _counts(facts: Facts) -> dict[str, object]:
     return {
-        "trace": str(output),
-        "bytes": len(text),
         "began": facts.began,
         "processes": len(facts.processes),
         "workers": len(facts.workers),

@@ -44,20 +44,21 @@ code { background: var(--tile); padding: 0 .2em }
 
 
 def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> str:
-    """The page. ``seconds`` is the duration of the command, ``trace`` the name of the trace's file beside the page."""
+    """The page about one or more processes.
+
+    ``seconds`` is the duration of the command, ``trace`` the name of the trace's file beside the page.
+    """
     starts = [start(process, facts) for process in facts.processes[:MAX_STARTS]]
     title = "Where every second of the start went"
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}: {escape(' '.join(command))}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{_headline(starts[0]) if starts else title}</h1>",
+        f"<h1>{_headline(starts[0])}</h1>",
         f'<p class="soft"><code>{escape(" ".join(command))}</code>, {human_seconds(seconds)} long, '
         f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(facts.began))}. Trace for <code>ui.perfetto.dev</code>: "
         f"<code>{escape(trace)}</code>. Causes: <code>precompiled explain</code>.</p>",
     ]
-    if not starts:
-        parts.append("<p>No process had a graph with the hook on. <code>precompiled doctor</code> says why.</p>")
     for item in starts:
         parts += _of(item, facts)
     if left := len(facts.processes) - len(starts):
@@ -66,9 +67,7 @@ def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> st
 
 
 def headline(facts: Facts) -> str:
-    """The page's headline as a sentence for a terminal; "" if no process had a graph."""
-    if not facts.processes:
-        return ""
+    """The page's headline as a sentence for a terminal."""
     return sentence(re.sub("</?b>", "", _headline(start(facts.processes[0], facts))))
 
 

@@ -7,6 +7,7 @@ check a trace by the rules of the format (support_traces.py), and the sums of a 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -273,22 +274,61 @@ def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"
 
 
-def test_timeline_says_that_its_command_had_no_graph(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "--", "true"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert found.stderr.splitlines()[0] == (
-        "precompiled: No process had a graph with the hook on. `precompiled doctor` says why."
+COMPILES_NOTHING = "import torch; precompiled = __import__('precompiled'); precompiled.report(); torch.ones(2)"
+HOOK_OFF = "No process of the command had the hook on, so there is no page."
+NOTHING = "The hook was on, but the program compiled nothing, so there is no page."
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "status", "said"),
+    [
+        (["true"], {}, 0, HOOK_OFF),
+        ([sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"], {}, 3, HOOK_OFF),
+        ([sys.executable, "-c", ""], {"PRECOMPILED": "0"}, 0, HOOK_OFF),
+        ([sys.executable, "-c", ""], {"PRECOMPILED_MODE": "off"}, 0, HOOK_OFF),
+        ([sys.executable, "-c", ""], {}, 0, NOTHING),
+        ([sys.executable, "-c", COMPILES_NOTHING], {}, 0, NOTHING),
+        ([sys.executable, "-c", "raise SystemExit(7)"], {}, 7, "status 7 before its first graph"),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"], {}, 143, "status 143 before its first graph"),
+        ([sys.executable, "-c", "import torch; torch.compile(print); 1 / 0"], {}, 1, "status 1 before its first graph"),
+    ],
+)
+def test_timeline_says_why_its_command_had_no_graph(
+    tmp_path: Path, command: list[str], variables: dict[str, str], status: int, said: str
+) -> None:
+    timeline = [sys.executable, "-m", "precompiled", "timeline", "--json", "--cache-dir", str(tmp_path / "store"), "--"]
+    found = subprocess.run(
+        [*timeline, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **variables},
     )
+    assert found.returncode == status
+    lines = [line for line in found.stderr.splitlines() if line.startswith("precompiled: ")]
+    assert len(lines) == 1 and said in lines[0] and lines[0].endswith(", so there is no page.")
+    assert ("precompiled doctor" in found.stderr) == (said == HOOK_OFF)
+    document = json.loads(found.stdout)
+    assert document["page"] is document["trace"] is None and (document["graphs"], document["status"]) == (0, status)
+    assert not list(tmp_path.glob("precompiled-timeline.*"))
 
 
-def test_timeline_exits_with_the_status_of_its_command(tmp_path: Path) -> None:
-    page = tmp_path / "t.html"
-    command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "-o", str(page), "--"]
-    for code, status in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 15)", 128 + 15)):
-        found = subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert found.returncode == status and "no process had a graph" in page.read_text().lower()
-    found = subprocess.run([*command, "no-such-command"], capture_output=True, text=True, check=False)
-    assert found.returncode == 127 and "there is no command 'no-such-command'" in found.stderr.lower()
+def test_timeline_of_a_missing_command_fails(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "--", "no-such-command"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert found.returncode == 127 and "there is no command 'no-such-command'" in found.stderr
+
+
+@pytest.mark.slow
+def test_timeline_of_a_program_without_a_graph_points_to_explain(host: Host) -> None:
+    """Dynamo traces the function, but finds no operation of torch in it."""
+    file = host.project(train="import torch\ntorch.compile(lambda x: x + 1)(1)\n") / "train.py"
+    command = [sys.executable, "-m", "precompiled", "timeline", "--", sys.executable, str(file)]
+    environment = host.environment()
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=host.root, env=environment)
+    assert "found no graph to compile (`precompiled explain` says why), so there is no page." in found.stderr
+    assert "no graph" in host.command("explain")
 
 
 def test_nested_spans_end_with_the_enclosing_span() -> None:
