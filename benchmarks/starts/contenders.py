@@ -20,7 +20,8 @@ class Contender:
     - ``bytes_of``: the path of files that the contender leaves on its host
     - ``state``, ``source``: what precompiled must report for each graph after the first call, and ``finally_source`` at
       the end. Otherwise, the sample is "unexpected".
-    - ``in_pieces``: graphs first run in pieces, so the artifact of the whole graph may come at any step
+    - ``in_pieces``: graphs with equal layers first run in pieces, so the artifact of the whole graph may come at any
+      step
     """
 
     name: str

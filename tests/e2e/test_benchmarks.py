@@ -104,6 +104,12 @@ def test_contender_that_crashes_or_is_wrong_is_reported_with_its_error(
     assert unexpected(CONTENDERS["ours-warm"], samples["eager"].program) == "no graph came to precompiled"
 
 
+def test_waiting_program_without_equal_layers_is_a_valid_sample_in_pieces() -> None:
+    graph = {"state": "compiled", "source": "swap", "calls_compiled": 3}
+    assert unexpected(CONTENDERS["ours-pieces-wait"], {"first": [graph], "reports": [graph]}) == ""
+    assert unexpected(CONTENDERS["ours-cold"], {"first": [graph], "reports": [graph]})
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_loading_an_artifact_starts_no_process() -> None:
