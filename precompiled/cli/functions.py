@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import outcomes
+from precompiled.cli import outcomes, program_changes
 from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, human_age, pairs, say_left_out, shortened, table
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words, shorten_paths
@@ -22,6 +22,7 @@ from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import WRAPPER, About, are_of_other_files, files_of
 from precompiled.store.packages import Entry
+from precompiled.store.run_records import runs
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.(\w+|<\w+>))+")
 MAX_SHOWN, MAX_GUARDS = 10, 20
@@ -160,9 +161,9 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     (last, about), *others = entries
     name = function_of(last)
     compared: list[dict[str, Any]] = []
-    elsewhere = 0
+    elsewhere, own_files = 0, files_of(last.header, about)
     for other, before in others:
-        if are_of_other_files(files_of(last.header, about), files_of(other.header, before)):
+        if are_of_other_files(own_files, files_of(other.header, before)):
             elsewhere += 1
         elif other.header.one_graph == last.header.one_graph:
             found = difference.entries((last.header, about), (other.header, before))
@@ -180,6 +181,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
                     "store": str(other.root),
                     "used": _used(other),
                     "changes": changes,
+                    "same_program": other.header.sources == last.header.sources,
                     "identities": identities,
                 }
             )
@@ -190,6 +192,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
         "store": str(last.root),
         "used": _used(last),
         "stays": about.reason,
+        "newest_trace": _newest_trace(store, name, own_files),
         "others": compared,
         "other_programs": elsewhere,
     }
@@ -204,22 +207,53 @@ def explain(document: dict[str, Any]) -> None:
         click.echo("\nThis program has no other entry to compare.")
     if number := document["other_programs"]:
         click.echo(f"{format_count(number, 'entry belongs', 'entries belong')} to other programs.")
-    for number, other in enumerate(shortened(document["others"], MAX_SHOWN)):
-        digits = other["entry"][:SHOWN_DIGITS]
-        if number == 0:
-            age = human_age(other["used"])
-            click.echo(f"\n{outcomes.WHY_TRACED}, compared with the nearest other entry {digits}, used {age} ago:")
-            for change in shortened(other["changes"], MAX_SHOWN, indent="  "):
-                click.echo(f"  {shorten_paths(in_words(change))}")
-            if same := len(other["identities"]):
-                differ = format_count(same, "object that differs", "objects that differ")
-                click.echo(f"  and {differ} only in identity or memory: see --json")
-            if not other["changes"]:
-                click.echo("  no guard differs: the trace took another path")
-        else:
-            first = other["changes"][0] if other["changes"] else "no guard differs"
-            more = f", and {len(other['changes']) - 1} more" if len(other["changes"]) > 1 else ""
-            click.echo(f"entry {digits}: {shorten_paths(in_words(first))}{more}")
+    for other in document["others"][:1]:
+        digits, age = other["entry"][:SHOWN_DIGITS], human_age(other["used"])
+        click.echo(f"\n{outcomes.WHY_TRACED}, compared with the nearest other entry {digits}, used {age} ago:")
+        for change in shortened(other["changes"], MAX_SHOWN, indent="  "):
+            click.echo(f"  {shorten_paths(in_words(change))}")
+        if same := len(other["identities"]):
+            differ = format_count(same, "object that differs", "objects that differ")
+            click.echo(f"  and {differ} only in identity or memory: see --json")
+        if not other["changes"]:
+            click.echo(f"  no guard differs: {document['newest_trace'] or _without_change(other)}")
+    alike: dict[str, list[str]] = {}
+    for other in document["others"][1:]:
+        first = (
+            shorten_paths(in_words(other["changes"][0]))
+            if other["changes"]
+            else f"no guard differs: {_without_change(other)}"
+        )
+        more = f", and {len(other['changes']) - 1} more" if len(other["changes"]) > 1 else ""
+        alike.setdefault(f"{first}{more}", []).append(other["entry"][:SHOWN_DIGITS])
+    for text, entries in shortened(list(alike.items()), MAX_SHOWN):
+        click.echo(f"{f'entry {entries[0]}' if len(entries) == 1 else f'{len(entries)} entries'}: {text}")
+
+
+def _without_change(other: dict[str, Any]) -> str:
+    return "the trace took another path" if other["same_program"] else "the program's code or its modules differ"
+
+
+def _newest_trace(store: Store, name: str, files: set[str]) -> str:
+    """The recorded reason of a function's newest trace, in a run of one of ``files`` if they are known. "" if none is
+    recorded.
+    """
+    for run in runs(store.root):
+        if files and run.processes[0].main_file not in files:
+            continue
+        traced = [item for process in run.processes for item in process.functions if item["name"] == name]
+        if not any(item["state"] in ("recorded", "traced") for item in traced):
+            continue
+        is_new = next(program_changes.earlier_processes(store.root, run), None) is None
+        change = program_changes.describe_change(store.root, run)
+        found = [
+            trace.why
+            for process in run.processes
+            for trace in outcomes.traced_functions(process, is_new=is_new, change=change)
+            if trace.name == name and trace.state in ("recorded", "traced")
+        ]
+        return found[-1]
+    return ""
 
 
 # ---------------------------------------------------------------- inside

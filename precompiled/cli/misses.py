@@ -7,10 +7,11 @@ miss.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from precompiled.cli import program_changes
 from precompiled.cli.nearest import Kepts, named_sizes
 from precompiled.cli.outcomes import describe_way
 from precompiled.cli.pending_graphs import PendingCauses
@@ -23,7 +24,7 @@ from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
+from precompiled.store.run_records import Run, RunProcess, eager_s, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -107,9 +108,8 @@ class Summary:
     trace_s: float = 0.0
     waited_s: float = 0.0  # in ``precompiled.wait()``
     edited: list[str] = field(default_factory=list)  # files that differ from the previous run
-    no_graph: str = (
-        ""  # why the program made no graph: the first trace that raised or was interrupted, or its own error
-    )
+    change: str = ""  # how the program differs from the previous run
+    no_graph: str = ""  # why the program made no graph: the first trace that did not end, or its own error
     is_new: bool = False  # whether no earlier run of the program is recorded
 
     def sentence(self) -> str:
@@ -177,8 +177,9 @@ def summary(settings: Settings, run: Run) -> Summary:
                 jobs = JobIndex(workers(settings.cache_dir))
             _add(by_name[name], process, graph, jobs)
     found.misses = list(by_name.values())
-    found.edited = _edited(settings, run)
-    found.is_new = next(_before(settings, run), None) is None
+    found.edited = program_changes.edited_files(settings.cache_dir, run)
+    found.change = program_changes.describe_change(settings.cache_dir, run)
+    found.is_new = next(program_changes.earlier_processes(settings.cache_dir, run), None) is None
     return found
 
 
@@ -243,17 +244,3 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
 def _files(process: RunProcess) -> Sequence[str]:
     """The program's main file, if its command names one, and the files that the process has recorded."""
     return [*filter(None, [process.main_file]), *process.files]
-
-
-def _edited(settings: Settings, run: Run) -> list[str]:
-    """The program's files that changed since the program's previous run."""
-    files = run.processes[0].files
-    before = next((same.files for same in _before(settings, run) if same.files), {}) if files else {}
-    return sorted(path for path, digest in files.items() if before.get(path, digest) != digest)
-
-
-def _before(settings: Settings, run: Run) -> Iterator[RunProcess]:
-    """The first processes of the program's earlier runs, newest first."""
-    for other in runs(settings.cache_dir):
-        if other.began < run.began and other.processes[0].identity == run.processes[0].identity:
-            yield other.processes[0]

@@ -46,10 +46,11 @@ class Traced:
     is_helper: bool  # a function of Python or torch without a graph of its own
 
 
-def traced_functions(process: RunProcess, *, is_new: bool | None = None) -> list[Traced]:
+def traced_functions(process: RunProcess, *, is_new: bool | None = None, change: str = "") -> list[Traced]:
     """The traces of a process, in the order of its reports. Traces without a report come last.
 
-    ``is_new``: whether no earlier run of the program is recorded; None if unknown.
+    ``is_new``: whether no earlier run of the program is recorded; None if unknown. ``change``: how the program differs
+    from its previous run (program_changes.py); "" if unknown.
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     for name, spent in traces(process):
@@ -59,7 +60,7 @@ def traced_functions(process: RunProcess, *, is_new: bool | None = None) -> list
     for number, item in enumerate(process.functions):
         name = item["name"]
         spent = seconds[name].pop(0) if seconds[name] else 0.0
-        why = _why(process.functions[:number], item, is_new)
+        why = _why(process.functions[:number], item, is_new, change)
         found.append(Traced(name, spent, item["state"], why, _is_helper(name, graphs)))
     return found + [
         Traced(name, spent, "", "", _is_helper(name, graphs)) for name, left in seconds.items() for spent in left
@@ -71,15 +72,15 @@ def _is_helper(name: str, graphs: set[str]) -> bool:
     return is_library and not any(name.endswith(f".{graph}") for graph in graphs)
 
 
-def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any], is_new: bool | None) -> str:
+def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any], is_new: bool | None, change: str) -> str:
     """Explain why a function was traced. ``before``: the process's earlier traces."""
     if item["state"] == "raised":
         return f"torch failed to trace it: {item['message']}"
     if item["state"] == "interrupted":
         return str(item["message"])
     reasons = item["reasons"] if item["state"] != AUDITED else ()  # an audit's reasons are about other entries
-    if reasons == [OTHER_PROGRAMS] and is_new is not None:
-        reasons = [NEW_PROGRAM if is_new else "the code of the program has changed since the trace"]
+    if reasons == [OTHER_PROGRAMS] and (is_new or change):
+        reasons = [NEW_PROGRAM if is_new else change]
     why, code = "".join(reasons[:1]), item["reason"]  # the first reason compares with the nearest entry
     first_line = str(why or item["message"]).partition("\n")[0]
     if code and not first_line.startswith(f"{code}:"):  # a code says why no package was written

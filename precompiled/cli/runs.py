@@ -285,7 +285,7 @@ def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for miss in shortened(summary.misses, MAX_SHOWN):
         _show_miss(miss, run)
-    _show_traced(run, is_new=summary.is_new)
+    _show_traced(run, is_new=summary.is_new, change=summary.change)
 
 
 def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
@@ -298,9 +298,11 @@ def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
         pairs(rows)
 
 
-def _show_traced(run: Run, *, is_new: bool) -> None:
+def _show_traced(run: Run, *, is_new: bool, change: str) -> None:
     """Print the functions that were traced, without audited ones and without helpers of Python and torch."""
-    found = [trace for process in run.processes for trace in outcomes.traced_functions(process, is_new=is_new)]
+    found = [
+        trace for process in run.processes for trace in outcomes.traced_functions(process, is_new=is_new, change=change)
+    ]
     audited = {trace.name for trace in found if trace.state == outcomes.AUDITED}
     found = [trace for trace in found if trace.state != outcomes.AUDITED]
     if audited:

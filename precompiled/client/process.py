@@ -49,6 +49,9 @@ class PackagesProtocol(Protocol):
     def files(self) -> dict[str, str]:
         """Map the path of each of the program's own source files to the digest of its text."""
 
+    def modules(self) -> dict[str, str]:
+        """Map each installed top-level module that the program has loaded to digests (packages/source_files.py)."""
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until all recorded packages are published. Returns false after a timeout."""
 

@@ -159,11 +159,17 @@ class RunRecord:
             interruptions.pass_on(error)
             log.info("the program of %s is not recorded: %s", key[:12], error)
 
-    def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
+    def end(
+        self,
+        reports: Iterable[GraphReport],
+        functions: Iterable[Any],
+        files: Mapping[str, str],
+        modules: Mapping[str, str],
+    ) -> None:
         """Write the end of the process, even if it used torch.compile and had no graph.
 
         ``functions``: reports of the functions whose packages were searched (packages/automatic.py). ``files`` maps the
-        paths of the program's own source files to digests.
+        paths of the program's own source files to digests, and ``modules`` its installed modules.
         """
         if self._file is None and self._forked:
             return
@@ -194,6 +200,7 @@ class RunRecord:
                 "second_calls": sorted(second_calls),
                 "functions": traced[:MAX_FUNCTIONS],
                 "files": digests,
+                "modules": dict(list(modules.items())[:MAX_FILES]),
                 "error": uncaught_error(),
             }
         )

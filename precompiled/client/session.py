@@ -216,8 +216,9 @@ class Session:
         self._left = True
         first_calls.close()
         if self.settings.mode != "off" and self.recorder is None:
-            files = PROCESS.packages.files() if PROCESS.packages is not None else {}
-            self._run.end(self.reports(), _functions()[self._inherited :], files)
+            packages = PROCESS.packages
+            files, modules = (packages.files(), packages.modules()) if packages is not None else ({}, {})
+            self._run.end(self.reports(), _functions()[self._inherited :], files, modules)
         self._hit_line.look(self.reports(), at_end=True)
         self.tell_counts()
         self.tell_used()

@@ -73,6 +73,10 @@ class Automatic:
         """Map the path of each of the program's own files to the digest of the text that this process loaded."""
         return self._source_files.digests()
 
+    def modules(self) -> dict[str, str]:
+        """Map each installed top-level module that the program has loaded to digests, as ``SourceFiles.modules``."""
+        return self._source_files.modules()
+
     def flush(self, timeout_s: float | None = None) -> bool:
         return self.publisher.flush(timeout_s)
 

@@ -8,7 +8,7 @@ from precompiled.client.report_table import ReportTable
 
 # The reason of a trace if the store has entries of the function, but none of this program as it is now. A client does
 # not read the records of earlier runs, so only the command line can say more (cli/outcomes.py).
-OTHER_PROGRAMS = "its packages belong to other programs, or to this program before an edit"
+OTHER_PROGRAMS = "its packages belong to other programs, or to this program with other code or modules"
 
 
 @dataclass

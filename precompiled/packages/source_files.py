@@ -111,6 +111,16 @@ class SourceFiles:
         """Map the paths of the user's own files to the digests of their texts."""
         return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
 
+    def modules(self) -> dict[str, str]:
+        """Map each installed top-level module that counts to two digests: of its modules' names, and of their files."""
+        found: dict[str, list[tuple[object, ...]]] = {}
+        for name, file in sorted(self._installed.items()):
+            found.setdefault(name.partition(".")[0], []).append((name, *file))
+        return {
+            name: f"{digest_of([item[0] for item in those])[:16]} {digest_of(those)[:16]}"
+            for name, those in found.items()
+        }
+
     def _unrun(self) -> dict[str, dict[Place, CodeType]]:
         """The functions of the program that have not run, by module."""
         found = {}

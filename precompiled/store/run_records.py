@@ -91,6 +91,9 @@ class RunProcess:
     waits: list[Span] = field(default_factory=list)  # in ``precompiled.wait()``, or for the remote
     # maps the paths of the program's own source files to digests of their texts
     files: dict[str, str] = field(default_factory=dict)
+    # Maps each installed top-level module that the program has loaded to a digest of its modules' names and one of
+    # their files, separated by a space.
+    modules: dict[str, str] = field(default_factory=dict)
     error: str = ""  # the uncaught exception that ended the program
     is_worker: bool = False  # whether a library started the process for the program (DataLoader, pytest-xdist)
 
@@ -201,6 +204,7 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
         if "ended" in line:
             process.ended = line["ended"]
             process.functions, process.files = line["functions"], line.get("files", {})
+            process.modules = line.get("modules", {})
             process.second_calls, process.error = line.get("second_calls", []), line.get("error", "")
             for id, (eager, compiled) in line["calls"].items():
                 if id in process.graphs:

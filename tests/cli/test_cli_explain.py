@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -334,6 +336,36 @@ def test_values_of_a_function_come_first_and_identities_are_only_counted(store: 
     assert lines[-1] == "  and 1 object that differs only in identity or memory: see --json"
 
 
+def test_entries_with_one_difference_share_a_line(store: Store) -> None:
+    for number in range(9):
+        object_of = package_format.GuardText("L['self'].h", "ID_MATCH", "", ["object", number], "")
+        kind = ["class", "torch.nn", "SiLU" if number == 8 else "GELU"]
+        publish_package(store, "net", "Net.forward", object_of, package_format.GuardText("L['f']", "T", "", kind, ""))
+    for number, entry in enumerate(PackageStore(store.root).entries()):
+        newest = "SiLU" in entry.about.decode()
+        os.utime(entry.path, (NOW, NOW + (90 if newest else number)))
+    lines = invoke("explain", "net.Net.forward").output.splitlines()
+    assert lines[-1] == "7 entries: f: class torch.nn.SiLU here, class torch.nn.GELU there"
+
+
+def _publish_versions(store: Store, *sources: str) -> None:
+    """Entries of one function that differ only in the digest of the program."""
+    for number, digest in enumerate(sources):
+        header = publish_package(store, "net", "Net.forward")
+        header = dataclasses.replace(header, sources=digest, requires={})
+        name = PackageStore(store.root).publish(header, package_format.About().to_bytes(), b"body")
+        os.utime(store.root / "packages" / header.function / name, (NOW, NOW + number))
+
+
+def test_a_trace_without_a_different_guard_has_its_recorded_reason(store: Store) -> None:
+    _publish_versions(store, "1", "2", "3")
+    text = invoke("explain", "net.Net.forward").output
+    assert "  no guard differs: the program's code or its modules differ\n" in text and "another path" not in text
+    function = SimpleNamespace(name="net.Net.forward", state="recorded", reason="", message="", reasons=("n: 2 here",))
+    RunRecord(store.root).end([], [function], {}, {})
+    assert "  no guard differs: n: 2 here\n" in invoke("explain", "net.Net.forward").output
+
+
 def test_a_package_is_shown_by_its_values(store: Store) -> None:
     publish_package(store, "net", "Net.forward", *guards(3))
     lines = invoke("cache", "show", "net.Net.forward").output.splitlines()
@@ -427,7 +459,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     for _ in range(2):  # the record keeps one program per key
         record.keep(whole, lambda: json.dumps(missed).encode())
     record.note(GraphReport("1", "forward [0/1]", whole, "failed", "error", "lookup-only", "it is not there"))
-    record.end([], [], {})
+    record.end([], [], {}, {})
     for arguments in ((whole[:10],), ("--newest",)):
         found = answer("explain", *arguments)
         assert found["state"] == "not sent" and found["nearest"]["key"] == key_of("before")

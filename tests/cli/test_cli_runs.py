@@ -8,9 +8,9 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import click
@@ -36,6 +36,7 @@ from precompiled.core.spans import WAITED, Span
 from precompiled.graph import key
 from precompiled.graph.causes import Cause
 from precompiled.packages import audit
+from precompiled.packages.function_report import OTHER_PROGRAMS
 from precompiled.store import artifact_format as fmt
 from precompiled.store import job_phases, run_records
 from precompiled.store.artifacts import Store
@@ -239,9 +240,9 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
     tmp_path.chmod(0o700)
     record = client_runs.RunRecord(tmp_path)
     record.after_fork()
-    record.end([], [], {})
+    record.end([], [], {}, {})
     assert run_records.runs(tmp_path) == []
-    client_runs.RunRecord(tmp_path).end([], [], {"/a/train.py": "digest"})
+    client_runs.RunRecord(tmp_path).end([], [], {"/a/train.py": "digest"}, {})
     (run,) = run_records.runs(tmp_path)
     assert not run.is_alive and shown.describe_graphs(run, PendingCauses(config.load())) == ["no graph yet"]
     (process,) = run.processes
@@ -296,6 +297,7 @@ def recorded(
     run: str,
     *graphs: GraphReport,
     files: dict[str, str],
+    modules: Mapping[str, str] = MappingProxyType({}),
     functions: Sequence[Any] = (),
     trace: Span | None = None,
     wait: Span | None = None,
@@ -310,7 +312,7 @@ def recorded(
             record.frame("m.g", trace)
         if wait is not None:
             record.waited(wait)
-        record.end(graphs, functions, files)
+        record.end(graphs, functions, files, modules)
 
 
 def test_a_run_is_summarized(tmp_path: Path) -> None:
@@ -350,6 +352,37 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
     assert "This run also traced 1 function to check stored packages, and all are right." in text and "m.h" not in text
     assert "and 1 helper of Python and torch" in text and "nullcontext" not in text
     assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the previous run: /a/train.py" in text
+
+
+@pytest.mark.parametrize(
+    ("files", "modules", "change"),
+    [
+        ({}, {}, ""),
+        (
+            {"/a/train.py": "2"},
+            {"torchvision": "n2 f2"},
+            "the code of the program has changed since the trace: train.py",
+        ),
+        ({"/a/new.py": "1"}, {"numpy": "n f"}, "new.py and numpy are imported now, and were not at the trace"),
+        ({}, {"numpy": "n f", "pandas": None}, "numpy is imported now, and was not at the trace; pandas was imported"),
+        ({}, {"pandas": None}, "pandas was imported at the trace, and is not now"),
+        ({}, {"pandas": "n f2"}, "the installed files have changed since the trace, of pandas"),
+        ({}, {"pandas": "n2 f2"}, "other modules are imported than at the trace, of pandas"),
+        ({}, dict.fromkeys("abcde", "n f"), "a, b, c and 2 more are imported now, and were not at the trace"),
+    ],
+)
+def test_a_changed_program_is_explained_by_what_differs(
+    tmp_path: Path, files: dict[str, str], modules: dict[str, str | None], change: str
+) -> None:
+    tmp_path.chmod(0o700)
+    files_before, before = {"/a/train.py": "1"}, {"torchvision": "n f", "pandas": "n f"}
+    now = {name: digests for name, digests in {**before, **modules}.items() if digests is not None}
+    retraced = SimpleNamespace(name="m.g", state="recorded", reason="", message="", reasons=(OTHER_PROGRAMS,))
+    recorded(tmp_path, "before", files=files_before, modules=before)
+    recorded(tmp_path, "after", files={**files_before, **files}, modules=now, functions=[retraced])
+    _document, show = shown.explain(config.load({"cache_dir": tmp_path}), "after")
+    text = CliRunner().invoke(_command(show)).output
+    assert f"m.g  recorded  {change or OTHER_PROGRAMS}" in re.sub(r"  [\d.]+ m?s  ", "  ", text)
 
 
 def test_time_in_wait_is_not_counted_as_eager(tmp_path: Path) -> None:

@@ -221,6 +221,30 @@ def test_additional_module_makes_a_different_program(shared_host: Host, folder: 
     (folder / "sitecustomize.py").write_text("")
     found = run(shared_host, folder)
     assert (found[0], found[3:]) == ("recorded", [OTHER_PROGRAMS])
+    text = shared_host.command("explain", "--run", "last")
+    assert "sitecustomize.py is imported now, and was not at the trace" in text and "the code of" not in text
+
+
+@pytest.mark.slow
+def test_explain_names_an_installed_module_that_the_program_imports_now(shared_host: Host, folder: Path) -> None:
+    """A library may import a further library if it is installed, as torch and others import numpy. The user has edited
+    nothing, so `explain` must not name an edit.
+    """
+    optional = INSTALLED.replace("import plugin\n", "try:\n    import plugin\nexcept ImportError:\n    pass\n")
+    (folder / "main.py").write_text(optional + MAIN)
+    assert run(shared_host, folder)[0] == "recorded"
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "plugin.py").write_text("VALUE = 1\n")
+    assert run(shared_host, folder)[0] == "recorded"
+    text = shared_host.command("explain")
+    assert "plugin is imported now, and was not at the trace" in text and "the code of" not in text
+    function = shared_host.command("explain", "library.double")
+    assert "no guard differs" in function and "plugin is imported now, and was not at the trace" in function
+    (folder / "main.py").write_text(optional + MAIN + "EDITED = 1\n")
+    assert run(shared_host, folder)[0] == "recorded"
+    for arguments in ((), ("library.double",)):
+        text = shared_host.command("explain", *arguments)
+        assert "the code of the program has changed since the trace: main.py" in text and "plugin" not in text
 
 
 @pytest.mark.reason("package-program")

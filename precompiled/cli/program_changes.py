@@ -1,0 +1,83 @@
+"""Says how a program differs from its previous run: edited files, and modules that it did or did not import.
+
+If the program changes, its packages no longer apply (packages/source_files.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from precompiled.core.words import format_list
+from precompiled.store.run_records import Run, RunProcess, runs
+
+MAX_NAMED = 3
+
+
+def earlier_processes(root: Path, run: Run) -> Iterator[RunProcess]:
+    """The first processes of the program's earlier runs, newest first."""
+    for other in runs(root):
+        if other.began < run.began and other.processes[0].identity == run.processes[0].identity:
+            yield other.processes[0]
+
+
+def edited_files(root: Path, run: Run) -> list[str]:
+    """The program's files that changed since the program's previous run."""
+    now = run.processes[0]
+    before = _comparable(root, run)
+    return [] if before is None else _edited(before, now)
+
+
+def describe_change(root: Path, run: Run) -> str:
+    """How the program differs from its previous run, as a phrase. "" if no difference is recorded."""
+    now, before = run.processes[0], _comparable(root, run)
+    if before is None:
+        return ""
+    said = []
+    if edited := _edited(before, now):
+        said.append(f"the code of the program has changed since the trace: {_named(edited)}")
+    added, removed = (sorted(one.files.keys() - other.files.keys()) for one, other in ((now, before), (before, now)))
+    if before.modules and now.modules:  # otherwise an earlier version of precompiled wrote a record
+        added += sorted(now.modules.keys() - before.modules.keys())
+        removed += sorted(before.modules.keys() - now.modules.keys())
+    if added:
+        is_, was = _verbs(added)
+        said.append(f"{_named(added)} {is_} imported now, and {was} not at the trace")
+    if removed:
+        is_, was = _verbs(removed)
+        said.append(f"{_named(removed)} {was} imported at the trace, and {is_} not now")
+    imports, installs = [], []
+    for name in sorted(before.modules.keys() & now.modules.keys()):
+        (names, files), (other_names, other_files) = (process.modules[name].split(" ") for process in (now, before))
+        if names != other_names:
+            imports.append(name)
+        elif files != other_files:
+            installs.append(name)
+    if installs:
+        said.append(f"the installed files have changed since the trace, of {_named(installs)}")
+    if imports and not said:  # a changed program usually imports other modules of its libraries
+        said.append(f"other modules are imported than at the trace, of {_named(imports)}")
+    return "; ".join(said)
+
+
+def _comparable(root: Path, run: Run) -> RunProcess | None:
+    """The first process of the program's previous run that recorded its files. None if there is none."""
+    if not run.processes[0].files:
+        return None
+    return next((process for process in earlier_processes(root, run) if process.files), None)
+
+
+def _edited(before: RunProcess, now: RunProcess) -> list[str]:
+    return sorted(path for path, digest in now.files.items() if before.files.get(path, digest) != digest)
+
+
+def _verbs(names: list[str]) -> tuple[str, str]:
+    return ("is", "was") if len(names) == 1 else ("are", "were")
+
+
+def _named(names: list[str]) -> str:
+    """A few of several files or modules. Of a file, its name."""
+    shown = [os.path.basename(name) for name in names]
+    more = len(shown) - MAX_NAMED
+    return format_list([*shown[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
