@@ -57,6 +57,8 @@ class Pieces:
     def begin(self, programs: Sequence[capture.SerializedGraph]) -> None:
         """Load the pieces that the store has, and submit the others."""
         missing = [number for number, program in enumerate(programs) if not self._load(number, program)]
+        if not missing:
+            self._session.began_in_pieces(self._calls.report)
         for number in missing:
             failure = self._session.store.failure(key.key(programs[number].sections))
             if failure is not None:

@@ -169,6 +169,10 @@ class Session:
         if not self.store.is_own(artifact):
             self.ledger.count_reason("from_base", str(artifact.root))
 
+    def began_in_pieces(self, report: GraphReport) -> None:
+        """Note that the store had all pieces of a pending graph, for the line about cache hits."""
+        self._hit_line.began_in_pieces(report.id)
+
     def _first_calls_over(self) -> None:
         self.tell_counts()
         self._hit_line.look(self.reports())

@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support_host import Host
+from support_host import Client, Host
 
 PROGRAM = str(Path(__file__).parent.parent / "programs" / "layered_program.py")
 
 pytestmark = pytest.mark.integration
+
+
+ALWAYS = {"PRECOMPILED_PROGRESS": "always"}
+
+
+def lines_of(client: Client) -> list[str]:
+    return [line for line in client.text().splitlines() if line.startswith("precompiled: ")]
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +34,17 @@ def test_graph_runs_eager_then_in_pieces_then_whole(host: Host) -> None:
 
     # A deeper model finds all its pieces. Only its whole graph is compiled.
     before = host.stats().compiled
-    assert host.program(PROGRAM, "16").result()["ways"] == ["pieces", "whole"]
+    deeper = host.program(PROGRAM, "16", env=ALWAYS)
+    assert deeper.result()["ways"] == ["pieces", "whole"]
     assert host.stats().compiled == before + 1
+    assert lines_of(deeper) == ["precompiled: 1 graph runs compiled in pieces from the cache"]
 
     # A later process loads the artifact of the whole graph.
-    assert host.program(PROGRAM, "16").result()["ways"] == ["whole"]
+    later = host.program(PROGRAM, "16", env=ALWAYS)
+    assert later.result()["ways"] == ["whole"]
     assert host.stats().compiled == before + 1
+    (line,) = lines_of(later)
+    assert line.startswith("precompiled: 1 of 1 graph from the cache (about ")
 
 
 def test_wait_returns_with_the_pieces(host: Host) -> None:

@@ -326,6 +326,26 @@ def test_run_with_misses_announces_no_hits(terminal: Pty) -> None:
     assert terminal.said() == []
 
 
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_graphs_in_pieces_from_the_store_are_announced(terminal: Pty, is_swapped: bool) -> None:
+    """The artifact of the whole graph may come before the line."""
+    item, later = pending(), pending()
+    later.calls.report.id = "2"
+    line = HitLine(TerminalLines("terminal"))
+    line.began_in_pieces(item.calls.report.id)
+    if is_swapped:
+        swapped(item)
+    for at_end in (False, False, True):
+        line.look(snapshots(item.calls), at_end=at_end)
+    assert terminal.said() == ["precompiled: 1 graph runs compiled in pieces from the cache"]
+    line = HitLine(TerminalLines("terminal"))
+    line.began_in_pieces(item.calls.report.id)
+    line.look(snapshots(item.calls, hit("a", 20.4), later.calls))
+    assert terminal.said() == [], "the progress lines announce a run with misses"
+    line.look(snapshots(item.calls, hit("a", 20.4)))
+    assert terminal.said() == ["precompiled: 2 of 2 graphs from the cache, 1 in pieces (about 20 s saved)"]
+
+
 def test_graph_that_torch_compiled_is_not_announced_as_a_hit(terminal: Pty) -> None:
     bypassed = GraphCalls(GraphReport(id="2", name="g [0/0]"))
     bypassed.bypassed("freezing", "")
