@@ -119,10 +119,11 @@ def bypass(compiled: "Compiled") -> "Compiled":
 
 
 def bypassed() -> "AbstractContextManager[None]":
-    """Leave to torch what a ``with`` block compiles, in its thread or asyncio task. Blocks can be nested.
+    """Let torch itself compile whatever is compiled inside a ``with`` block, in the thread or asyncio task that runs
+    the block.
 
-    If the block calls torch.compile, the result stays bypassed after the block. Graphs that were compiled before the
-    block stay in use.
+    Blocks can be nested. If the block calls torch.compile, the result stays bypassed after the block. Graphs that were
+    compiled before the block stay in use.
     """
     from precompiled.core import bypassing
 

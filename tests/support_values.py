@@ -1,7 +1,7 @@
 """Support: types of values that tests encode.
 
-The digest of a module covers all modules that it imports. This module imports only the standard library, because the
-digest of a test module takes a second: it covers precompiled.
+The digest of a module covers all modules that it imports. If a test module imports precompiled, its digest takes
+a second. To avoid this, this module imports only the standard library.
 """
 
 from __future__ import annotations

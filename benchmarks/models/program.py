@@ -199,7 +199,9 @@ class Program:
 
 
 def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    """Whether all calls between two reports of the graphs ran artifacts, and each pending graph was called."""
+    """Whether, between the reports ``before`` and ``after``, there were calls, all of them ran artifacts, and every
+    graph that is still pending ran its artifact at least once.
+    """
     earlier = {graph["id"]: graph for graph in before}
 
     def calls(graph: dict[str, Any], name: str) -> int:

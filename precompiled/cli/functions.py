@@ -300,8 +300,9 @@ def _meant(name: str, names: set[str]) -> list[str]:
     """The functions that a name may mean: an exact match, else names that end with it, else names with its last two
     parts.
 
-    The given module may differ from the recorded module, which is ``__main__`` for the program's own file. The function
-    of a torch module has its class's name (function_of), with which users may write ``.forward``.
+    The given module may differ from the recorded module, which is ``__main__`` for the program's own file. A function
+    that belongs to a torch module (nn.Sequential) is named after the module's class (function_of). Users may append
+    ``.forward`` to this name.
     """
     wanted = dict.fromkeys((name, name.removesuffix(".forward")))
     return (

@@ -1,4 +1,4 @@
-"""Adds the option --target to run and bake, if made-up CUDA is installed."""
+"""Adds the option ``--target`` to the commands ``run`` and ``bake``, if the part made_up_cuda is installed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ def hook_folder() -> Path:
 
 
 def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with ``hook_folder()`` once on PYTHONPATH, in front."""
+    """Return the variables, with ``hook_folder()`` as the first entry of PYTHONPATH and any other occurrence of it
+    removed.
+    """
     return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 

@@ -92,7 +92,10 @@ class JobTurns:
                 self._claims.ended(key, "")
 
     def on_farm_ended(self, key: str, slots: list[int]) -> None:
-        """Queue the puts of a key that the farm has ended. ``slots``: where the farm's results are published."""
+        """Queue a put for each result of the key's job, which the farm has finished.
+
+        ``slots``: where the farm's results are published.
+        """
         put = [self._puts.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
         if not any(put):
             self._claims.ended(key, "")

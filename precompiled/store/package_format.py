@@ -70,8 +70,8 @@ class Header:
     code: str  # digest of the function's code
     one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
-    # Facts that must be equal in the process that uses the entry. Maps a name, which messages show, to a text or
-    # digest.
+    # Facts that must be equal in the process that uses the entry. Maps a name to a text or digest. Messages show
+    # the name.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
     # Fingerprints of guarded locals, for comparison without decoding the body (guard_facts).

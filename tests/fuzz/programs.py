@@ -67,10 +67,11 @@ AROUND = (
     "function",
 )
 AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", "slice-assign")
-# Only programs with seeds from WIDER on draw from these lists, too. The programs of lower seeds must not change,
+# Only programs whose seed is at least WIDER also draw from KEPT and SIZES. The programs of lower seeds must not change,
 # because tests use seeds that have found an error.
 WIDER = 1_000_000
-# Programs with seeds from LAYERED on are one function with many equal blocks, which is cut into pieces.
+# If its seed is at least LAYERED, a program is one function with many mostly equal blocks, which precompiled cuts into
+# pieces.
 LAYERED = 2_000_000
 KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
 SIZES = ("steady", "steady", "varying", "two-towers")
@@ -356,8 +357,8 @@ class Run:
 
     def story(self) -> Story:
         """Execute the plan from its start, and return the facts."""
-        # Checkpoints must not stop a recomputation early if graphs change buffers: at that point, eager code has made
-        # some of the changes, and compiled code none (docs/explanation/stand-in.md).
+        # Checkpoints must not stop a recomputation early if graphs change buffers: at that point, eager code may have
+        # made some of a graph's changes, and compiled code all of them (docs/explanation/stand-in.md).
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()

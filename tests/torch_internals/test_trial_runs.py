@@ -95,7 +95,9 @@ def test_gradient_of_a_changed_input_is_compared() -> None:
 
 
 def test_reference_is_float64_despite_conversions_in_the_graph() -> None:
-    """Eager code rounds to bfloat16 twice. Only a reference without this rounding shows that other code is right."""
+    """Eager code rounds to bfloat16 twice. Code that does not round is also right, but only a reference without this
+    rounding can show it.
+    """
 
     def rounds(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return (x.bfloat16().float() @ weight).to(torch.bfloat16).float()

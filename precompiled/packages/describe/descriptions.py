@@ -108,7 +108,9 @@ class Descriptions:
         self._classes.clear()
 
     def number(self, value: object) -> int | None:
-        """Number objects in the order of their first calls: 0, 1, ... Equal numbers mean the same object.
+        """Return the object's number. Equal numbers mean the same object.
+
+        Objects get the numbers 0, 1, ... in the order in which they are first passed to this method after a recount.
 
         A trace may distinguish two objects that have equal descriptions (``marker is MARKER``). Returns None for
         constants, whose identity is up to the interpreter.
@@ -119,8 +121,8 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """Number storages in the order of their first calls, as ``number`` numbers objects. Tensors in one storage get
-        one number.
+        """Return the number of the storage at ``address``. Storages and objects (``number``) share one sequence of
+        numbers. Tensors in one storage get one number.
         """
         return self._numbers.setdefault(~address, len(self._numbers))  # ids are not negative, so ~address is not an id
 

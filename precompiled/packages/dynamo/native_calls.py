@@ -6,10 +6,10 @@ a trace (``NativeCall``). native_reads.py describes what the function read, or r
 
 How this file notes calls:
 
-- CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing for code objects that are switched off.
-  So this file watches the whole trace.
-- On older versions, ``sys.setprofile`` halves Python's speed. So this file watches a trace only after it has read a
-  value whose functions Dynamo may call (``meets``).
+- CPython 3.12 and newer report calls through ``sys.monitoring``, which costs nothing for code objects that are switched
+  off. So this file watches the whole trace.
+- Older versions have only ``sys.setprofile``, which makes a trace slow (docs/decisions/0057). So this file watches a
+  trace only after it has read a value whose class's functions Dynamo may call (``meets``).
 
 Calls that this file ignores:
 

@@ -187,7 +187,9 @@ def _leads_elsewhere(value: Any) -> str | None:
 
 
 def _objects(values: Any, depth: int = 0) -> Iterator[object]:
-    """The values whose state the description of a class does not cover."""
+    """Yield the values, also those inside containers, that have a state of their own. The description of a class does
+    not cover this state.
+    """
     for value in values:
         kind = type(value)
         if kind in _CONTAINERS and depth < MAX_DEPTH:
