@@ -147,7 +147,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     counts_inputs = any(change.where == "number of inputs" for change in by_section.get("inputs", []))
     if is_other_way and counts_inputs and all(cause.kind == "input" for cause in of_inputs):
         of_inputs = []  # other lines use other inputs
-    found += of_inputs
+    found = sorted([*found, *of_inputs], key=lambda cause: cause.kind != "model")  # another model comes first
     if of_inputs:  # changed sizes or dtypes change constants of the graph, which are not causes
         of_graph = [cause for cause in of_graph if cause.kind in ("operator", "edit")]
     unplaced = _unplaced(before, after, bool(by_section.get("graph")))

@@ -245,6 +245,9 @@ def test_a_size_is_not_the_cause_if_the_models_differ(size: int) -> None:
     assert (found.kind, found.short) == ("model", "another model") and "dynamic" not in found.advice
     assert found.what == "2 fewer parameters: self.h.*; 11 -> 5 operations; the nearest graph is of train.py"
     assert found.line.startswith("called at /home/me/api.py:31") and causes.may_follow_from_a_value(found)
+    without_grad = {**after, "modes": {**after["modes"], "grad": False}}
+    both = causes.causes(before, without_grad, difference.compare(before, without_grad))
+    assert [cause.short for cause in both] == ["another model", "grad mode"]
     for parameter in after["inputs"]["args"][1:]:  # all parameters have another size, too
         parameter["shape"] = [16, size]
     assert causes.causes(before, after, difference.compare(before, after)) == [found]
