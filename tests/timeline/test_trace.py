@@ -194,7 +194,8 @@ BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: chromium-headless-shell)")
 def test_a_browser_shows_the_page_without_an_error(seen: Seen) -> None:
     assert BROWSER is not None
-    command = [BROWSER, "--no-sandbox", "--disable-gpu", "--window-size=1200,900", "--enable-logging=stderr"]
+    headless = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu"]
+    command = [*headless, "--window-size=1200,900", "--enable-logging=stderr"]
     file = seen.host.root / "0.html"
     picture = seen.host.root / "0.png"
     profile = f"--user-data-dir={seen.host.root / 'profile'}"
@@ -204,7 +205,7 @@ def test_a_browser_shows_the_page_without_an_error(seen: Seen) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
     # A phone in dark mode: the page is dark, and its text is not cut off.
     dark = ["--blink-settings=preferredColorScheme=0", "--window-size=420,900", f"--screenshot={picture}"]
-    subprocess.run([BROWSER, "--no-sandbox", "--disable-gpu", profile, *dark, file.as_uri()], check=True)
+    subprocess.run([*headless, profile, *dark, file.as_uri()], check=True)
     data = picture.read_bytes()
     assert struct.unpack(">II", data[16:24]) == (420, 900)
     at = data.index(b"IDAT")
