@@ -258,7 +258,8 @@ def uncaught_error() -> str:
         return ""
     try:
         message = str(error).strip().splitlines()[:1]
-    except Exception:  # noqa: BLE001 - the program's class may raise anything, even at the end of the process
+    except Exception as problem:  # noqa: BLE001 - the program's class may raise anything
+        interruptions.pass_on(problem)
         message = []
     return ": ".join([type(error).__name__, *message])[:MAX_MESSAGE]
 
