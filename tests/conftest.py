@@ -27,7 +27,8 @@ settings.load_profile("any-pace")
 # because a killed pytest reports none of its finished tests.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 PART = "PRECOMPILED_TESTS_PART"  # "2/3": only every third test, beginning with the second (tools/test_all.py)
-FAULTS = "PRECOMPILED_TESTS_FAULTS"  # "full": tests of faults provoke them often (make test-faults)
+# How often tests of faults provoke them: "full" (make test-faults), "nightly" (with --nightly), or else a few times.
+FAULTS = "PRECOMPILED_TESTS_FAULTS"
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
 
@@ -87,14 +88,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def tries(record_property: Callable[[str, object], None]) -> Callable[[int, int], int]:
-    """Returns a function that chooses how often a test provokes its fault: ``tries(few, many)``.
+def tries(record_property: Callable[[str, object], None]) -> Callable[..., int]:
+    """Returns a function that chooses how often a test provokes its fault: ``tries(few, many, most)``.
 
-    The function returns ``few`` in `make test`, and ``many`` in `make test-faults`. faults/plugin.py prints the number.
+    The function returns ``few`` in `make test`, ``many`` in `make test-faults`, and ``most`` with --nightly.
+    faults/plugin.py prints the number.
     """
 
-    def choose(few: int, many: int) -> int:
-        number = many if os.environ.get(FAULTS) == "full" else few
+    def choose(few: int, many: int, most: int = 0) -> int:
+        number = {"full": many, "nightly": most or many}.get(os.environ.get(FAULTS, ""), few)
         record_property("tried", number)
         return number
 

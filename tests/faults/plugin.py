@@ -6,6 +6,7 @@ tests/conftest.py says how often a test provokes its fault: rarely in `make test
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 from benchmarks.harness.result import ROOT, machine, markdown, write_part
 
 PAGE = "reference/faults.md"
+FAULTS = "PRECOMPILED_TESTS_FAULTS"  # which the fixture ``tries`` reads
 # The kinds of faults, in the order of the page, and what they are.
 KINDS = {
     "worker-dies": "A worker dies while it compiles",
@@ -98,7 +100,12 @@ class Row:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault", action="append", default=[], choices=list(KINDS), help="only tests of this kind")
+    parser.addoption("--nightly", action="store_true", help="an hour of soak, and an hour of evictions under readers")
     parser.addoption("--docs", action="store_true", help=f"write the rows of the kinds that ran into docs/{PAGE}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault(FAULTS, "nightly" if config.getoption("nightly") else "full")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -89,18 +89,19 @@ def _act(role: str, root: Path, seed: int, rounds: int, ended: Any, answers: Any
 
 
 @pytest.mark.fault("eviction")
-def test_readers_see_whole_artifacts_or_none(tmp_path: Path, tries: Callable[[int, int], int]) -> None:
+@pytest.mark.timeout(7200)
+def test_readers_see_whole_artifacts_or_none(tmp_path: Path, tries: Callable[..., int]) -> None:
     fork = multiprocessing.get_context("fork")
     root = tmp_path / "store"
     memory = Path("/dev/shm") / f"pc-readers-{os.getpid()}"
     if os.access("/dev/shm", os.W_OK):
         root = memory / "store"
         memory.mkdir(mode=0o700)
-    is_full = tries(1, 32) > 1
-    roles = ["reader"] * (32 if is_full else 6) + ["publisher"] * 2 + ["evictor"] * 2 + ["clearer"]
+    rounds = tries(40, 30_000, 360_000)
+    roles = ["reader"] * (6 if rounds == 40 else 32) + ["publisher"] * 2 + ["evictor"] * 2 + ["clearer"]
     ended, answers = fork.Event(), fork.Queue()
     processes = [
-        fork.Process(target=_act, args=(role, root, number, 2_000 if is_full else 40, ended, answers))
+        fork.Process(target=_act, args=(role, root, number, rounds, ended, answers))
         for number, role in enumerate(roles)
     ]
     for process in processes:
@@ -109,7 +110,7 @@ def test_readers_see_whole_artifacts_or_none(tmp_path: Path, tries: Callable[[in
     try:
         waiting = roles.count("reader")
         for _ in roles:
-            role, counts = answers.get(timeout=500)
+            role, counts = answers.get(timeout=7200)
             found[role] += counts
             waiting -= role == "reader"
             if not waiting:
