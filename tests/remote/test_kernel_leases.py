@@ -140,7 +140,7 @@ def test_second_host_waits_for_the_kernel_that_the_first_compiles(url: str, star
     assert a.sizes == [], "the lease was removed"
 
 
-@pytest.mark.fault("kill")
+@pytest.mark.fault("remote")
 def test_second_host_compiles_if_the_process_of_the_first_is_killed(url: str, started: Started) -> None:
     a, b = second_waits(started, url)
     a.kill()
@@ -149,7 +149,7 @@ def test_second_host_compiles_if_the_process_of_the_first_is_killed(url: str, st
     assert b.sizes == []
 
 
-@pytest.mark.fault("kill")
+@pytest.mark.fault("remote")
 def test_second_host_compiles_if_the_first_host_is_gone(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_leases, "TTL_S", 0.3)
     url = memory()
