@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -86,7 +86,7 @@ class Row:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
-    measured: str = ""
+    measured: list[str] = field(default_factory=list)
 
     def has_run(self) -> bool:
         return bool(self.tests or self.skipped)
@@ -133,8 +133,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("faults")
     terminalreporter.write_line(_table(cells))
     for fault, row in rows.items():
-        if row.measured:
-            terminalreporter.write_line(f"{fault}: {row.measured}")
+        for measured in row.measured:
+            terminalreporter.write_line(f"{fault}: {measured}")
     for line, count in sorted(Counter(_not_run(terminalreporter)).items()):
         terminalreporter.write_line(f"NOT RUN HERE: {line} ({count} tests)", yellow=True)
     if config.getoption("docs"):
@@ -178,7 +178,7 @@ def _rows(terminalreporter: Any) -> dict[str, Row]:
         if report.when == "call" and not report.skipped:
             row.tests += 1
             row.tried += properties.get("tried", 1)
-            row.measured = properties.get("measured", row.measured)
+            row.measured += [properties["measured"]] if "measured" in properties else []
     return rows
 
 

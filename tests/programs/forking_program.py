@@ -1,7 +1,8 @@
 """A program that starts processes and threads while its graphs are looked up, pending or loaded.
 
-Usage: forking_program.py KIND WHEN. KIND: a key of KINDS. WHEN: before|during|pending|after. "during" starts the child
-while the graph is being traced and looked up. Prints one line of JSON: the results of the parent and of the child.
+Usage: forking_program.py KIND WHEN TIMES. KIND: a key of KINDS. WHEN: before|during|pending|after. "during" starts the
+children while the graph is being traced and looked up. TIMES: the number of children, which run one after the other.
+Prints one line of JSON: the results of the parent and of each child.
 """
 
 from __future__ import annotations
@@ -142,13 +143,13 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    kind, when = sys.argv[1:]
+    kind, when, times = sys.argv[1:]
     precompiled.enable()
     torch.set_num_threads(1)  # torch hangs in a fork of a process that has used OpenMP's threads
     found: list[Any] = []
 
     def start() -> None:
-        found.append(KINDS[kind]())
+        found.extend(KINDS[kind]() for _ in range(int(times)))
 
     if when == "before":
         start()
@@ -161,7 +162,7 @@ def main() -> None:
     assert precompiled.wait(TIMEOUT_S)
     if when == "after":
         start()
-    print(json.dumps({"parent": [first, result()], "child": found[0]}))
+    print(json.dumps({"parent": [first, result()], "children": found}))
 
 
 if __name__ == "__main__":
