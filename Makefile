@@ -146,7 +146,7 @@ test-slow: $(STAMP) ## The tests that take minutes each
 
 # In the environments of test-buckets and test-versions, if they are installed. The run says what it could not try.
 .PHONY: test-faults
-test-faults: $(STAMP) ## Faults of processes, files, disks, clocks and peers, many times each (an hour; ARGS='--fault KIND', --docs, --nightly)
+test-faults: $(STAMP) ## Faults of processes, files, disks, clocks and peers, many times each (an hour; ARGS='--fault KIND', --docs, --short, --nightly)
 	@test -x .venvs/buckets/bin/python && python=.venvs/buckets/bin/python || python=$(BIN)/python
 	@PRECOMPILED_VERSION_TESTS=installed $$python -m pytest -p tests.lanes \
 	    -p tests.faults.plugin -n 2 -m 'not systemd and not container and not gpu' $(ARGS) $(PYTEST_ARGS)

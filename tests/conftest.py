@@ -27,7 +27,7 @@ settings.load_profile("any-pace")
 # because a killed pytest reports none of its finished tests.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 PART = "PRECOMPILED_TESTS_PART"  # "2/3": only every third test, beginning with the second (tools/test_all.py)
-# How often tests of faults provoke them: "full" (make test-faults), "nightly" (with --nightly), or else a few times.
+# How often tests of faults provoke them: "full" (make test-faults), "nightly" (its --nightly), or else a few times.
 FAULTS = "PRECOMPILED_TESTS_FAULTS"
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 

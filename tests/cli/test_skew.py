@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import psutil
 import pytest
-from support_host import TIMEOUT_S, Host
+from support_daemon import TIMEOUT_S, running_daemon
 
 from precompiled import wire
 from precompiled.cli import daemon
@@ -17,26 +18,25 @@ pytestmark = pytest.mark.fault("version-skew")
 
 
 @pytest.mark.reason("protocol-version")
-def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    pid = host.start_daemon()
-    assert daemon_link.listener(host.settings) == (pid, os.geteuid(), os.getegid())
-    process = psutil.Process(pid)
-    with monkeypatch.context() as patch:
-        patch.setattr(wire, "PREAMBLE", b"precompiled/99")
-        with pytest.raises(DaemonError) as caught:
-            daemon.ask_daemon(host.settings, wire.Status(), TIMEOUT_S)
-        assert caught.value.code == "protocol-version"
-        assert daemon.stop_daemon(host.settings, TIMEOUT_S) == pid
-        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-        assert daemon.stop_daemon(host.settings, TIMEOUT_S) is None and daemon_link.listener(host.settings) is None
+def test_stop_ends_a_daemon_that_speaks_another_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_daemon(tmp_path) as running:
+        pid, settings = running.pid, running.settings
+        assert daemon_link.listener(settings) == (pid, os.geteuid(), os.getegid())
+        process = psutil.Process(pid)
+        with monkeypatch.context() as patch:
+            patch.setattr(wire, "PREAMBLE", b"precompiled/99")
+            with pytest.raises(DaemonError) as caught:
+                daemon.ask_daemon(settings, wire.Status(), TIMEOUT_S)
+            assert caught.value.code == "protocol-version"
+            assert daemon.stop_daemon(settings, TIMEOUT_S) == pid
+            assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+            assert daemon.stop_daemon(settings, TIMEOUT_S) is None and daemon_link.listener(settings) is None
 
 
-def test_a_listener_that_is_not_our_daemon_is_not_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_that_is_not_our_daemon_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd, or the daemon of another user, may listen at the daemon's socket. `stop` must not kill them."""
-    pid = host.start_daemon()
-    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])
-    assert daemon._own_listener(host.settings) is None
-    monkeypatch.undo()
-    assert daemon._own_listener(host.settings) == pid
-    monkeypatch.setattr(daemon.os, "geteuid", lambda: os.getuid() + 1)
-    assert daemon._own_listener(host.settings) is None
+    with running_daemon(tmp_path) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])
+            assert daemon._own_listener(running.settings) is None
+        assert daemon._own_listener(running.settings) == running.pid

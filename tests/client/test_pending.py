@@ -40,7 +40,6 @@ def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.fault("forks")
-@pytest.mark.integration  # compiles in process, without the compiled headers of other tests
 @pytest.mark.reason("submit-failed")
 def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with deaf_daemon() as here:

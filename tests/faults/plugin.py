@@ -76,6 +76,7 @@ FOUND: dict[str, list[tuple[str, str]]] = {
     ],
     "program": [("6ba4ed4c", "precompiled swallowed the exception of a signal handler that interrupted its code")],
 }
+OTHER_SUITES = ("integration", "slow", "buckets", "versions")  # which `make test` leaves out
 HEADERS = ("fault", "tests", "tried", "failed", "not run here", "found", "seconds", "at")
 
 
@@ -100,12 +101,14 @@ class Row:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault", action="append", default=[], choices=list(KINDS), help="only tests of this kind")
+    parser.addoption("--short", action="store_true", help="only what `make test` runs, and as often")
     parser.addoption("--nightly", action="store_true", help="an hour of soak, and an hour of evictions under readers")
     parser.addoption("--docs", action="store_true", help=f"write the rows of the kinds that ran into docs/{PAGE}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.setdefault(FAULTS, "nightly" if config.getoption("nightly") else "full")
+    lengths = [length for length in ("short", "nightly") if config.getoption(length)]
+    os.environ[FAULTS] = lengths[0] if lengths else "full"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -113,6 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = set(config.getoption("fault") or KINDS)
     selected = []
     for item in items:
+        if config.getoption("short") and any(item.get_closest_marker(suite) for suite in OTHER_SUITES):
+            continue
         kinds = [mark.args[0] for mark in item.iter_markers("fault")]
         unknown = set(kinds) - set(KINDS)
         if unknown:
