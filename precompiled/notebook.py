@@ -79,7 +79,7 @@ class CellLines:
         """Replace the lines once no graph is pending."""
         with self._awaits:
             if PROCESS.session is not None and self._open:
-                PROCESS.session.wait(None)
+                PROCESS.session.wait(None, blocks_program=False)
                 reports = {graph.id: graph for graph in _reports()}
                 for handle, ids in list(self._open.items()):
                     handle.update(_text([reports[id] for id in ids if id in reports]), raw=True)

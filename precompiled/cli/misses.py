@@ -59,6 +59,7 @@ class Miss:
     worker_start_s: float = 0.0  # seconds for which the compile waited for the start of its worker
     queue_s: float = 0.0  # seconds for which the compile waited in the daemon's queue
     compile_s: float = 0.0  # seconds that the compile took in a worker
+    began_before: bool = False  # the compile began before the program needed the graph
     became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
     since: str = ""  # why the graph is pending, or what happened to it after its process ended
@@ -89,7 +90,7 @@ class Miss:
             )
             if seconds >= least
         ]
-        if 0 < self.eager_s + self.waited_s < self.compile_s:
+        if self.began_before:
             parts[-1] += ", begun before this run needed it"
         return ", ".join(parts)
 
@@ -218,6 +219,7 @@ def _add(miss: Miss, process: RunProcess, graph: dict[str, Any], jobs: JobIndex 
         job = jobs.of(graph) if jobs is not None and needed is not None else None
         if job is not None and needed is not None:
             start_s, queue_s = waits(*job, needed)
+            miss.began_before = job[0].began < needed
             miss.worker_start_s, miss.queue_s = max(miss.worker_start_s, start_s), max(miss.queue_s, queue_s)
 
 

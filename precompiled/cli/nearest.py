@@ -141,7 +141,10 @@ class Kepts:
         return self._programs[name]
 
     def _nearest(self, target: Candidate, program: ProgramData, older: Sequence[Candidate]) -> Nearest | None:
-        """The graph with the fewest different components, then the fewest different fields; None if none is similar."""
+        """The nearest of the ``older`` graphs; None if none has an equal component.
+
+        Versions of the target come first (causes.py), then graphs with the fewest different components and fields.
+        """
         candidates = {
             item.key: item
             for item in older  # one per key: variants differ only in sizes
@@ -157,7 +160,7 @@ class Kepts:
         for item in ranked[:MAX_COMPARED]:
             is_fewer = found is not None and len(item.equal(target)) < len(found.kept.equal(target))
             if found is not None and is_fewer and not found.distance[0]:
-                break
+                break  # it is a version of the target
             other = self.program(item)
             if other is None:
                 continue
@@ -168,7 +171,8 @@ class Kepts:
                     continue
                 # At equal distance, prefer the same frame of the same function.
                 near = (*difference.distance(other, program), int(_frame(item) != _frame(target)))
-                distance = (int(is_other), *near)
+                is_version = causes.is_version_of(target.name, program, item.name, other)
+                distance = (int(not is_version), int(is_other), *near)
                 if found is None or distance < found.distance:
                     found = Nearest(item, other, distance, difference.compare(other, program))
             except listing.NOT_A_PROGRAM:

@@ -40,7 +40,7 @@ def _follow(session: SessionProtocol, steps: int, directory: Path) -> None:
         (directory / str(os.getpid())).touch()
         while max((report.calls_eager + report.calls_compiled for report in session.reports()), default=0) < steps:
             time.sleep(LOOK_S)
-        session.wait(FLUSH_S)
+        session.wait(FLUSH_S, blocks_program=False)
         if PROCESS.packages is not None:
             PROCESS.packages.flush(FLUSH_S)
         session.tell_counts()

@@ -72,22 +72,26 @@ class Pending:
             self._hint = True
             self._changed.notify_all()
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait until no graph is awaited. Returns false after ``timeout_s`` seconds."""
+    def wait(self, timeout_s: float | None, *, blocks_program: bool = True) -> bool:
+        """Wait until no graph is awaited. Returns false after ``timeout_s`` seconds.
+
+        ``blocks_program``: the run's record counts the wait. False in background threads.
+        """
         for item in list(self._dormant):
             self._take_up(item)
         with self._changed:
             if not self._awaited:
                 return True
-            self._blocked += 1
+            self._blocked += blocks_program
         started = time.perf_counter()
         try:
             with self._changed:
                 return self._changed.wait_for(lambda: not self._awaited, timeout_s)
         finally:
             with self._changed:
-                self._blocked -= 1
-            self._session.outcomes.note_wait(span_until_now(WAITED, time.perf_counter() - started))
+                self._blocked -= blocks_program
+            if blocks_program:
+                self._session.outcomes.note_wait(span_until_now(WAITED, time.perf_counter() - started))
 
     def await_artifact(self, item: Awaited) -> None:
         """Wait until the artifact is loaded, because a call must not run eager. If no artifact comes, compile the graph

@@ -21,7 +21,7 @@ class SessionProtocol(Protocol):
 
     settings: Settings
 
-    def wait(self, timeout_s: float | None) -> bool:
+    def wait(self, timeout_s: float | None, *, blocks_program: bool = True) -> bool:
         """Wait until no graph is pending. Returns false after ``timeout_s`` seconds."""
 
     def reports(self, start: int = 0) -> list[GraphReport]:

@@ -189,8 +189,8 @@ class Session:
 
     # ------------------------------------------------------------------ for the whole process (process.py)
 
-    def wait(self, timeout_s: float | None) -> bool:
-        return self.pending.wait(timeout_s)
+    def wait(self, timeout_s: float | None, *, blocks_program: bool = True) -> bool:
+        return self.pending.wait(timeout_s, blocks_program=blocks_program)
 
     def reports(self, start: int = 0) -> list[GraphReport]:
         return self.ledger.reports(start)

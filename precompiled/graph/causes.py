@@ -17,6 +17,7 @@ from precompiled.core.names import shorten_paths
 from precompiled.core.words import format_count
 from precompiled.graph import difference, listing, other_models
 from precompiled.graph.difference import Change
+from precompiled.graph.mode_names import SET_BY
 
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
@@ -53,6 +54,8 @@ _ADVICE = {
     "cpu": "compile on a CPU like the one that runs the program",
     "new": "",
 }
+# Modes of the whole process, which no call of the function changes.
+_PROCESS_WIDE = ("threads", "default_dtype", "default_device", "float32_matmul_precision", "fp32_precision")
 _SHORT = {
     "size": "new size",
     "small": "new size",
@@ -82,6 +85,8 @@ class Cause:
     def advice(self) -> str:
         if self.kind == "edit" and "-packages/" in self.line:  # a watch does not follow installed files
             return "the next run finds the new artifact"
+        if self.kind == "mode" and self.set_by in _PROCESS_WIDE:
+            return f"set it to the same value in all runs ({SET_BY[self.set_by]})"
         return _ADVICE[self.kind]
 
 
@@ -93,6 +98,8 @@ def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
     first = next((operation.place for operation in listing.operations(program) if operation.place), None)
     is_other = nearest is not None and are_of_other_files(program, nearest)
     what = "the store had no graph of its file" if is_other else "the store had no similar graph"
+    if nearest is not None and is_other and _in_common(program, nearest) >= _ALIKE:
+        what += f"; the nearest graph is of {_lines(nearest)[-1].file.rpartition('/')[2]}"
     return Cause("new", "new graph", what, str(first or ""))
 
 

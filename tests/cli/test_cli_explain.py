@@ -85,6 +85,20 @@ def test_the_nearest_graph_has_the_fewest_different_components_then_fields(store
     assert "the same: inputs, modes, configs, environment" in text
 
 
+def test_a_version_of_the_graph_is_nearer_than_a_graph_with_fewer_different_components(store: Store) -> None:
+    """After ``eval()`` and ``no_grad()``, a generator's graph has more in common with a discriminator's than the
+    discriminator's own graph of the training.
+    """
+    other = put("graph", [[["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]])
+    trained = changed(put(*ARGS, 0, "shape", [12, 16]))
+    publish(store, "trained", trained, 30, name="Disc.forward [1/0]")
+    publish(store, "generator", changed(everything(other, NO_GRAD)), 20, name="Gen.forward [0/1]")
+    publish(store, "target", changed(everything(CONSTANT, NO_GRAD)), 10, name="Disc.forward [1/1]")
+    found = answer("explain", key_of("target"))
+    assert found["nearest"]["key"] == key_of("trained")
+    assert "no similar graph" not in invoke("explain", key_of("target")).output
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -114,9 +128,9 @@ def test_a_graph_without_a_similar_one_is_explained(store: Store) -> None:
 
 
 def test_a_new_graph_is_not_compared_with_an_unrelated_one(store: Store) -> None:
-    publish(
-        store, "of another file", changed(put("about", "places", [["/home/me/loss.py", 3, "loss", "return x"]])), 20
-    )
+    loss = [["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]
+    about = {"places": [["/home/me/loss.py", 3, "loss", "return x.sin()"]], "nodes": [[-1, 0, -1]]}
+    publish(store, "of another file", changed(everything(put("graph", [loss]), put("about", about))), 20)
     publish(store, "new", changed(CONSTANT), 10)
     text = invoke("explain", "--newest").output
     assert "the store had no graph of its file" in text

@@ -484,11 +484,11 @@ def test_a_function_that_torch_cannot_trace_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_compile_that_is_longer_than_its_wait_began_before_the_run() -> None:
-    joined = misses.Miss("f", "", [], [0], eager_s=7.2, compile_s=102.0)
+def test_only_a_compile_that_began_before_its_run_is_said_to(tmp_path: Path) -> None:
+    """A program that calls ``precompiled.wait()`` runs eager for less time than the compile takes."""
+    joined = misses.Miss("f", "", [], [0], eager_s=7.2, compile_s=102.0, began_before=True)
     assert joined.cost == "eager for 7.2 s, compile 1.7 min, begun before this run needed it"
-    assert misses.Miss("f", "", [], [0], eager_s=7.2, compile_s=5.0).cost == "eager for 7.2 s, compile 5.0 s"
-    assert misses.Miss("f", "", [], [0], compile_s=5.0).cost == "compile 5.0 s"
+    assert misses.Miss("f", "", [], [0], eager_s=0.1, compile_s=5.0).cost == "eager for 0.1 s, compile 5.0 s"
 
 
 def test_causes_are_counted() -> None:
@@ -618,7 +618,7 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
     publish("/me/test_net.py", 5, True, 100.0)
     first = publish("/me/vs.py", 2, True, 200.0)
     (cause,) = Kepts(store).explain(first).causes
-    assert (cause.kind, cause.what) == ("new", "the store had no graph of its file")
+    assert cause.kind == "new" and cause.what.endswith("no graph of its file; the nearest graph is of test_net.py")
     publish("/me/vs.py", 3, False, 300.0)
     publish("/me/test_net.py", 6, True, 400.0)
     last = publish("/me/vs.py", 7, False, 500.0)

@@ -83,6 +83,16 @@ def test_forked_child_submits_with_its_own_id(tmp_path: Path) -> None:
         assert list(here.session.pending._awaited) == [parents]
 
 
+def test_only_waits_of_the_program_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's thread waits for the pending graphs, too, but does not block the program."""
+    with deaf_daemon() as here:
+        call(here)
+        waits: list[object] = []
+        monkeypatch.setattr(here.session.outcomes, "note_wait", waits.append)
+        assert not here.session.wait(0.0, blocks_program=False) and not waits
+        assert not here.session.wait(0.0) and len(waits) == 1
+
+
 def test_failed_start_of_the_swap_thread_affects_one_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
         start = threading.Thread.start

@@ -117,7 +117,7 @@ def test_programs_equal_eager_and_the_daemon_does_not_grow(
         sizes.setdefault(daemon.pid, []).append((daemon.num_fds(), daemon.num_threads(), daemon.memory_info().rss))
     series = np.array(max(sizes.values(), key=len)[2:], dtype=float)
     growth = {name: _growth(series[:, column]) for column, name in enumerate(("descriptors", "threads", "bytes"))}
-    record_property("growth per round, and its error", growth)
+    record_property("measured", f"growth per round, and its standard error: {growth}")
     if rounds >= MANY:
         limits = {"descriptors": 0.001, "threads": 0.001, "bytes": MIB / 50}  # per round
         assert all(slope - 3 * error <= limits[name] for name, (slope, error) in growth.items()), growth

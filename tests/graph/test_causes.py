@@ -348,11 +348,21 @@ def test_different_graph_is_not_a_version_of_the_same_graph() -> None:
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [1/0]", other)
     elsewhere = changed(put("about", "places", [["/home/me/other.py", 12, "forward", "return x * 2 + y"]]))
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", elsewhere)  # equal except for its file
-    assert causes.new(PROGRAM, elsewhere).what == "the store had no graph of its file"
+    assert causes.new(PROGRAM, elsewhere).what == "the store had no graph of its file; the nearest graph is of other.py"
+    assert causes.new(PROGRAM, other).what == "the store had no graph of its file"
     edited = changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), EDITED))
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [0/1]", edited)
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [7/0]", PROGRAM)
     assert causes.new(PROGRAM).line == "/home/me/model.py:12, in forward: return x * 2 + y"
+
+
+def test_advice_for_a_mode_of_the_process_names_what_sets_it() -> None:
+    after = changed(put("modes", "threads", 1))
+    (found,) = causes.causes(PROGRAM, after, difference.compare(PROGRAM, after))
+    assert "OMP_NUM_THREADS" in found.advice
+    after = changed(put("modes", "grad", False))
+    (found,) = causes.causes(PROGRAM, after, difference.compare(PROGRAM, after))
+    assert "in the same mode" in found.advice
 
 
 def test_an_installed_library_in_two_environments_is_one_file() -> None:
