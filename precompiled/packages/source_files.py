@@ -25,7 +25,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from types import CodeType, ModuleType
 
 from precompiled.core import files, interruptions
@@ -65,7 +66,7 @@ class SourceFiles:
         self._generated: dict[str, str] = {}  # maps a module that this process has generated to a digest of its content
         self._installed: dict[str, tuple[object, ...]] = {}  # maps an installed module to its file, size and time
         self._aside: set[str] = set()  # installed modules that a trace or load imported, which do not count
-        self._seen: dict[str, int] = {}  # maps a module to its object's id at the last check
+        self._seen: dict[str, Callable[[], object]] = {}  # maps a module to a weak reference to its object
         self._problem: NotPortable | None = None  # the error of the last check
         self._looked = -math.inf
         self._texts: list[tuple[str, Text]] = []  # each module and its text at the last check
@@ -82,13 +83,14 @@ class SourceFiles:
         """
         self._asked = True
         main = [("", text) for text in main_program.texts()]
-        modules = dict(sys.modules)
-        seen = {name: id(module) for name, module in modules.items()}
-        if seen != self._seen:
-            known = self._seen if self._problem is None else {}
-            self._seen, self._problem, self._looked = seen, None, -math.inf
+        modules, seen = dict(sys.modules), self._seen
+        if modules.keys() != seen.keys() or any(seen[name]() is not module for name, module in modules.items()):
+            known = seen if self._problem is None else {}
+            new = {name: module for name, module in modules.items() if known.get(name, _nothing)() is not module}
+            self._seen = {name: _reference(module) if name in new else known[name] for name, module in modules.items()}
+            self._problem, self._looked = None, -math.inf
             try:
-                self._look({name: module for name, module in modules.items() if known.get(name) != seen[name]})
+                self._look(new)
             except NotPortable as problem:
                 self._problem = problem
         if self._problem is not None:
@@ -181,6 +183,18 @@ class SourceFiles:
                 text = Text(file.read())
         self._own[path] = now, text
         return text
+
+
+def _nothing() -> object:
+    return _nothing
+
+
+def _reference(module: ModuleType) -> Callable[[], object]:
+    """Refer to a module weakly. Its id does not suffice, because a module that is imported anew may get the same id."""
+    try:
+        return weakref.ref(module)
+    except TypeError:  # a program may put any object into sys.modules
+        return lambda: module
 
 
 def _is_generated(name: str, path: str) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from support_packages import tells_what_ran
 
-from precompiled.packages import executed
+from precompiled.core import files
+from precompiled.packages import executed, main_program
 from precompiled.packages.executed import Place
 from precompiled.packages.program_text import Text
+from precompiled.packages.source_files import SourceFiles
 
 PROGRAM = '''
 """A program."""
@@ -249,3 +253,26 @@ def test_only_the_signature_of_a_function_that_has_not_run_counts(edit: tuple[st
     edited_source = RUNS.replace(before, after)
     here = Text(RUNS.encode()).code(unrun(RUNS, "ran(1); first()"))
     assert (Text(edited_source.encode()).code(unrun(edited_source, "ran(1); first()")) != here) is counts
+
+
+def test_module_that_is_imported_anew_at_the_same_address_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "save_time", lambda _path: 0.0)
+    monkeypatch.setattr(main_program, "texts", list)
+
+    def program(number: int) -> str:
+        path = tmp_path / f"{number}.py"
+        path.write_text(f"A = {number}")
+        sys.modules["imported_anew"].__file__ = str(path)
+        return sources.program().sources
+
+    sources = SourceFiles()
+    monkeypatch.setitem(sys.modules, "imported_anew", ModuleType("imported_anew"))
+    first, address = program(1), id(sys.modules["imported_anew"])
+    del sys.modules["imported_anew"]
+    others = []
+    while id(module := ModuleType("imported_anew")) != address:
+        others.append(module)
+    sys.modules["imported_anew"] = module
+    assert program(2) != first
