@@ -74,6 +74,7 @@ FOUND: dict[str, list[tuple[str, str]]] = {
         ("b89a3dcb", "a publish failed if an eviction emptied its slot at the moment of its rename"),
         ("6e7d47ac", "an eviction removed files of a directory that a writer was about to publish"),
     ],
+    "packages": [("fdc78ead", "a module that was imported anew at the old address kept its old text")],
     "program": [("6ba4ed4c", "precompiled swallowed the exception of a signal handler that interrupted its code")],
 }
 OTHER_SUITES = ("integration", "slow", "buckets", "versions")  # which `make test` leaves out

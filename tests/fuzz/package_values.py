@@ -24,6 +24,8 @@ READ_BY = {
         "(3.0 if open(FILE).read() == '1' else 2.0)",
     ),
     "cached": ("@functools.lru_cache\ndef cached(): return V", "cached()"),
+    "argument": ("", "float((sys.argv[1:] or [V])[0])"),
+    "argument that was read before": ("ARGUMENT = float((sys.argv[1:] or [V])[0])", "ARGUMENT"),
 }
 
 # Origins of a number. Each origin has a definition and an expression.

@@ -17,7 +17,7 @@ import pytest
 from support_host import Host
 from support_packages import run_program, tells_what_ran
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault("packages")]  # one process per edit
+pytestmark = pytest.mark.slow  # one process per edit
 
 SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "8")))
 
