@@ -76,6 +76,39 @@ def test_require_fails_a_test_with_an_unserved_graph_also_under_xdist(served: Ho
     assert lines[2] == "1 graph was not served: caches-disabled 1" and "not compiled (caches-disabled)" in lines[3]
 
 
+OPERATORS = """
+import pytest, torch
+
+@torch.library.custom_op("of_a_user::{name}", mutates_args=())
+def {name}(x: torch.Tensor) -> torch.Tensor:
+    assert x.dim() == 1
+    return x * 2
+
+@{name}.register_fake
+def _(x):
+    assert x.dim() == 1
+    return torch.empty_like(x)
+"""
+USES = """
+@pytest.mark.parametrize("number", [1, 2], ids=str)
+def test_served(number):
+    for double in (twice, torch.ops.of_a_user.doubled):
+        x = torch.ones(4)
+        assert torch.equal(torch.compile(lambda x: double(x) + number)(x), x * 2 + number)
+"""
+
+
+def test_operators_of_test_files_and_conftest_are_served(served: Host) -> None:
+    """pytest rewrites the asserts of these files, but the worker imports the files without pytest."""
+    folder = served.root / "tests"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(OPERATORS.format(name="doubled"))
+    (folder / "test_operators.py").write_text(OPERATORS.format(name="twice") + USES)
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--precompiled=require", ".")
+    lines = report(served.program(*command, cwd=folder).ended())
+    assert lines[0].startswith("4 graphs, 4 by the daemon")
+
+
 def test_without_the_option_the_plugin_imports_nothing(served: Host) -> None:
     """pytest loads the plugin in every project, so an import of torch would slow all test runs."""
     (served.root / "conftest.py").write_text("")

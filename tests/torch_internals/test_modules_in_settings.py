@@ -51,3 +51,12 @@ def test_module_of_precompiled_has_no_digest_and_main_is_refused() -> None:
         assert refused.value.code == "custom-pass"
     with pytest.raises(ValueError, match="without a digest"):
         code_settings.decode({"module": [math.__name__, ""]}, compiler_config._value)
+
+
+def test_refusal_of_a_local_function_names_asserts_that_pytest_rewrote() -> None:
+    def checked(graph: object) -> None:
+        assert graph is not None
+
+    with pytest.raises(Bypass, match=r"pytest has rewritten the assert statements of .*checked") as refused:
+        encoded(checked)
+    assert refused.value.code == "custom-pass"

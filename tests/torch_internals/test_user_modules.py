@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -210,6 +211,43 @@ def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> N
     assert user_modules.modules_digest(["pc_chosen"]) != before
     exec(take_back, vars(module))
     assert user_modules.modules_digest(["pc_chosen"]) == before
+
+
+OF_PYTEST = """
+import unittest
+import pytest
+import torch
+@torch.library.custom_op("pc_of_pytest::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    assert x.dim() == 1
+    return x * 2
+@pytest.fixture(params=[1, 2])
+def number(request):
+    return request.param
+@pytest.mark.parametrize("p", [3, 4], ids=str)
+def test_p(p):
+    assert p
+class Case(unittest.TestCase):
+    def test(self):
+        assert True
+"""
+
+
+def test_digest_of_a_test_module_is_equal_without_pytest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker imports a test module without pytest, which rewrites asserts and sets attributes of tests."""
+    write(project / "pc_of_pytest.py", OF_PYTEST)
+    plain = importlib.import_module("pc_of_pytest")
+    digest = user_modules.modules_digest(["pc_of_pytest"])
+    del sys.modules["pc_of_pytest"]
+    pytest.register_assert_rewrite("pc_of_pytest")
+    rewritten = importlib.import_module("pc_of_pytest")
+    assert "@pytest_ar" in vars(rewritten).keys() - vars(plain).keys()
+    (mark,) = rewritten.test_p.pytestmark
+    object.__setattr__(mark, "_param_ids_generated", ["3", "4"])  # as pytest does when it collects the test
+    assert unittest.TestSuite([rewritten.Case("test")]).run(unittest.TestResult()).testsRun == 1
+    assert user_modules.modules_digest(["pc_of_pytest"]) == digest
+    rewritten.FACTOR = 2.0
+    assert user_modules.modules_digest(["pc_of_pytest"]) != digest
 
 
 @pytest.mark.integration

@@ -155,6 +155,8 @@ class Source:
         if function.__dict__:
             self._refuse(f"{function.__qualname__} has attributes: {', '.join(function.__dict__)}")
         if node is None:
+            if any("@pytest_ar" in code.co_names for code in codes_within(function.__code__)):
+                self._refuse(f"pytest has rewritten the assert statements of {function.__qualname__}")
             self._refuse(f"the source of {function.__qualname__} cannot be found")
         held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if of is not None and "__class__" in held and held.pop("__class__").cell_contents is not of:

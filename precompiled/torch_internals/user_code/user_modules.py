@@ -234,7 +234,11 @@ def _referred(module: ModuleType | None) -> set[str]:
     if module is None:
         return set()
     names = set()
-    for value in list(vars(module).values()):
+    for name, value in list(vars(module).items()):
+        # Leave out what the importer sets: ``__loader__``, ``__spec__`` and, for a file whose assertions pytest
+        # rewrites, "@pytest_ar". A worker imports this file without pytest.
+        if name.startswith("__") or not name.isidentifier():
+            continue
         try:
             found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
         except Exception as error:  # noqa: BLE001 - a proxy, whose attributes run the user's code
@@ -257,4 +261,6 @@ def import_modules(names: str, digest: str) -> None:
             importlib.import_module(name)
     here = modules_digest(modules)
     if here != digest:
-        raise ValueError(f"the sources of {names}, or values set in them, differ from the capture")
+        raise ValueError(
+            f"the sources of {names}, or values or operators set after the import, differ from the capture"
+        )

@@ -7,8 +7,8 @@ The state consists of:
 - the functions and classes behind its names, because a program may choose among several, and the values in them
 - the functions that are registered for its operators
 
-Other values (modules, locks, tensors) are left out. Environment variables are left out too, because a worker has few of
-the client's variables.
+Other values (modules, locks, tensors, pytest's marks and fixtures) are left out. Environment variables are left out
+too, because a worker has few of the client's variables.
 
 Private names: torch._ops.{OpOverload, OpOverloadPacket}, torch._library.custom_ops.OPDEFS,
 torch._library.custom_ops.CustomOpDef.{_qualname, _init_fn, _schema, _abstract_fn,
@@ -57,6 +57,8 @@ _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
+# unittest sets these attributes on a test class when it runs the tests. A worker runs no tests.
+_SET_BY_UNITTEST = frozenset({"_classSetupFailed", "_class_cleanups", "tearDown_exceptions"})
 _LEFT_OUT = Ellipsis  # replaces a value that is left out; its repr is the same in every process
 MAX_DEPTH = 4
 # How many values of one module are read. Values in lists and dictionaries of plain values do not count.
@@ -127,7 +129,8 @@ class _Look:
                 for name in sorted(vars(value))
                 if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS
             ]
-            return [*named, *special, *self.items(vars(value), depth)]
+            attributes = {name: held for name, held in vars(value).items() if name not in _SET_BY_UNITTEST}
+            return [*named, *special, *self.items(attributes, depth)]
         if kind in _OBJECTS or issubclass(kind, torch.nn.Module) or _is_of_the_users(kind):
             slots = {name for base in kind.__mro__ for name in _slots(base)}
             held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
@@ -212,4 +215,4 @@ def _slots(base: type) -> tuple[str, ...]:
 
 def _is_of_the_users(kind: type) -> bool:
     root = kind.__module__.split(".")[0]
-    return root not in sys.stdlib_module_names and root not in ("torch", "triton", "numpy")
+    return root not in sys.stdlib_module_names and root not in ("torch", "triton", "numpy", "_pytest")
