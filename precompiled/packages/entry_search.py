@@ -209,6 +209,7 @@ class EntrySearch:
             # Check the artifacts after the guards, so that a failed guard is reported before a missing artifact.
             missing = next((key for key, found in artifacts.items() if not found), None)
             if missing is not None:
+                rebuilder.build(None)  # raises Mismatch if the call fails a guard
                 raise Mismatch(f"the artifact {missing[:12]} is not in the store")
             install = installing.rebuilt(frame, rebuilder)
             context, safe_point = compiler_config.context(frame.options), session.safe_points.of(frame.code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,6 +98,23 @@ def test_recorded_function_has_no_reason(here: ThisProcess) -> None:
     report = traced(here)
     assert (report.state, report.reason) == ("recorded", "")
     assert here.counted("not_kept") == {}
+
+
+def test_reason_of_a_trace_names_a_check_that_the_call_fails(here: ThisProcess) -> None:
+    """No artifact exists here, but this is the reason only for a call that the entry's guards accept."""
+
+    def reason(size: int) -> str:
+        torch._dynamo.reset()
+        x = torch.randn(4, size)
+        torch._dynamo.mark_dynamic(x, 1)
+        torch.compile(double, backend="precompiled")(x)
+        assert automatic.switch_on().flush(60)
+        return "".join(precompiled.package_report()[-1].reasons[:1])
+
+    assert reason(7) == ""
+    assert "is not in the store" in reason(9)
+    # The guards on sizes also contain ``x.stride()[0] == x.size()[1]``, which holds.
+    assert re.fullmatch(r"this call fails a guard: 2 <= L\['x'\]\.size\(\)\[1\].*", reason(1))
 
 
 # ---------------------------------------------------------------- traced but not recorded

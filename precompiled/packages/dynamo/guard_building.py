@@ -2,10 +2,11 @@
 
 The result equals the guards of a trace in this process, including guards on identity.
 
-Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder}, torch._guards.{Guard, GuardsSet,
-TracingContext, tracing}, torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState},
-torch._dynamo.mark_static_address, torch._C.DisableTorchFunction, torch.utils._device.CURRENT_DEVICE,
-torch.utils._ordered_set.OrderedSet, torch.autograd.forward_ad._current_level. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder, GuardManagerWrapper.{check_verbose,
+closure_vars, global_scope}}, torch._guards.{Guard, GuardsSet, TracingContext, tracing},
+torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState}, torch._dynamo.mark_static_address,
+torch._C.DisableTorchFunction, torch.utils._device.CURRENT_DEVICE, torch.utils._ordered_set.OrderedSet,
+torch.autograd.forward_ad._current_level. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Rebuilder:
         if guard_facts.codes_digest(guards) != kept.codes:
             raise Mismatch("the guards of this process differ from the recorded guards")
         if not manager.check(self._local):
-            raise Mismatch(f"the guards of this process reject the call: {_why(manager, self._local)}")
+            raise Mismatch(f"this call fails a guard: {_failed_guard(manager, self._local)}")
         return manager
 
     def mark_static(self) -> None:
@@ -105,10 +106,16 @@ class Rebuilder:
                 torch._dynamo.mark_static_address(value, guard=False)
 
 
-def _why(manager: Any, local: Mapping[str, object]) -> str:
+def _failed_guard(manager: Any, local: Mapping[str, object]) -> str:
+    """The guard that rejects the call.
+
+    torch gives a single message, or all expressions of one guard on several sizes. Some of these may hold.
+    """
     try:
-        failed = manager.check_verbose(local).verbose_code_parts[:1]
-        return "".join(part.partition("  # ")[0].strip() for part in failed)  # torch adds source lines and remarks
+        parts = manager.check_verbose(local).verbose_code_parts
+        scope = {**manager.global_scope, **manager.closure_vars, "L": local, "G": manager.global_scope["G"]}
+        failed = next(part for part in parts if len(parts) == 1 or not eval(part, scope))
+        return str(failed).partition("  # ")[0].strip()  # torch adds source lines and remarks
     except Exception as error:  # noqa: BLE001 - only for a message
         interruptions.pass_on(error)
-        return type(error).__name__
+        return f"it cannot be named ({type(error).__name__})"
