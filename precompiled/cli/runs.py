@@ -327,7 +327,9 @@ def describe_audit(functions: int) -> str:
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:
-    ranks = f"  {_ranks(dict.fromkeys(miss.ranks))}" if run.ranks > 1 else ""
+    number = len(miss.ranks)
+    several = f" ({format_count(number, 'graph')})" if number > 1 else ""
+    ranks = f"  {_ranks(dict.fromkeys(miss.ranks))}" if run.ranks > 1 else several
     title = " ".join(filter(None, [miss.name, miss.key[:SHOWN_DIGITS], miss.became]))
     click.echo(f"{title}{ranks}" + (f": {miss.cost}" if miss.cost else ""))
     for cause in miss.causes:

@@ -560,6 +560,14 @@ def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, m
     assert said[2].startswith("the program ended ")
 
 
+def test_a_line_for_several_graphs_of_one_key_says_how_many(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    graphs = [GraphReport(name, "i [3/0]", "cc" * 32, "pending") for name in "pq"]
+    recorded(tmp_path, "run", *graphs, files={})
+    _document, show = shown.explain(config.load({"cache_dir": tmp_path}), "run")
+    assert "i [3/0] cccccccccccc pending (2 graphs)" in CliRunner().invoke(_command(show)).output
+
+
 def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
