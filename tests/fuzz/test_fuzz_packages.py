@@ -45,6 +45,7 @@ def test_changed_inputs_environment_arguments_and_settings_give_the_result_of_ea
     assert not counts.wrong, f"seeds from {first}\n{counts}"
     assert counts.rows["used"] > number // 4, counts
     assert counts.rows["result changed"] > number // 8, counts
+    assert counts.rows["plain differs"] < number // 4, counts
     record_property("measured", f"after {number:,} changes: {dict(counts.rows)}")
 
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forgotten_modules
 import torch
-from torch._dynamo import symbolic_convert
 
 SPEC = json.loads(Path(sys.argv[1]).read_text())
 FOLDER = Path(SPEC["folder"])
@@ -124,9 +124,7 @@ def examine(name: str, change: dict[str, Any]) -> dict[str, Any]:
         states = {report.state for report in reports()[known:]}
         used = bool(states) and states <= {"used", "skipped"}
     flush()
-    sys.modules.pop(name)
-    symbolic_convert._import_module.cache_clear()  # Dynamo keeps imported modules for the life of the process
-    torch._dynamo.reset()
+    forgotten_modules.forget(name)
     return {"used": used, "eager": results[0], "got": results[1]}
 
 
@@ -151,7 +149,7 @@ def answer(name: str, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:
             found.append(examine(name, change))
         except Exception as error:
-            sys.modules.pop(name, None)
+            forgotten_modules.forget(name)
             text = f"raised {type(error).__name__}: {re.sub(r' at 0x[0-9a-f]+', '', str(error))}"
             found.append({"used": False, "eager": text, "got": text})  # the program raises before it calls anything
     return found

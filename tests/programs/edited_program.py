@@ -24,8 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forgotten_modules
 import torch
-from torch._dynamo import convert_frame, symbolic_convert
+from torch._dynamo import convert_frame
 
 SPEC = json.loads(Path(sys.argv[1]).read_text())
 X = torch.arange(16.0).reshape(4, 4) / 16
@@ -66,14 +67,6 @@ class Calls:
             return type(error).__name__
 
 
-def forget_modules(*names: str) -> None:
-    """Let the process import modules anew. Dynamo keeps imported modules for the life of the process."""
-    for name in names:
-        sys.modules.pop(name, None)
-    symbolic_convert._import_module.cache_clear()
-    torch._dynamo.reset()
-
-
 def packages() -> Any:
     from precompiled.client.process import PROCESS
 
@@ -104,7 +97,7 @@ def run_program(name: str, run: Callable[[Calls], Callable[..., str]]) -> Calls:
     except Exception as error:  # the program may raise anything
         calls.got.append(type(error).__name__)
     finally:
-        forget_modules(name, f"{name}_part")
+        forgotten_modules.forget(name, f"{name}_part")
     return calls
 
 
