@@ -103,7 +103,7 @@ class Row:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault", action="append", default=[], choices=list(KINDS), help="only tests of this kind")
     parser.addoption("--short", action="store_true", help="only what `make test` runs, and as often")
-    parser.addoption("--nightly", action="store_true", help="an hour of soak, and an hour of evictions under readers")
+    parser.addoption("--nightly", action="store_true", help="an hour of soak, of evictions and of changed inputs")
     parser.addoption("--docs", action="store_true", help=f"write the rows of the kinds that ran into docs/{PAGE}")
 
 

@@ -19,6 +19,7 @@ from tests.fuzz.source_edits import EDITS, edited
 
 
 @pytest.mark.fault("packages")
+@pytest.mark.timeout(7200)  # for the full form
 @pytest.mark.integration
 @tells_what_ran
 def test_function_that_is_not_retraced_returns_the_result_of_the_edited_program(

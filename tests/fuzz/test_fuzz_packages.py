@@ -35,11 +35,12 @@ def test_changed_input_gives_the_result_of_eager(shared_host: Host) -> None:
 
 
 @pytest.mark.fault("packages")
+@pytest.mark.timeout(7200)  # for the full form
 @pytest.mark.integration
 def test_changed_inputs_environment_arguments_and_settings_give_the_result_of_eager(
-    shared_host: Host, tries: Callable[[int, int], int], record_property: Callable[[str, object], None]
+    shared_host: Host, tries: Callable[..., int], record_property: Callable[[str, object], None]
 ) -> None:
-    number = tries(changes.CHANGES_PER_PROGRAM, CHANGES)
+    number = tries(changes.CHANGES_PER_PROGRAM, CHANGES, 10_000)
     first = 100 if number < CHANGES else random.randrange(1 << 30)
     counts = changes.check(shared_host, first, number)
     assert not counts.wrong, f"seeds from {first}\n{counts}"
