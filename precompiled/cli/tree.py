@@ -98,6 +98,7 @@ RENAMED = {
 }
 # Maps words of other tools to the command to suggest.
 SYNONYMS = {
+    "cache list": "cache ls",
     "on": "enable",
     "off": "disable",
     "why": "explain",
@@ -154,8 +155,8 @@ def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
 
 def suggestion(group: str, name: str) -> str:
     """The command that a user may have meant by an unknown name in ``group``; "" if no name is similar."""
-    if not group and name in SYNONYMS:
-        return SYNONYMS[name]
+    if known := SYNONYMS.get(f"{group} {name}".strip()):
+        return known
     here = {known: known for known in children(group)}
     commands = [known for known in COMMANDS if exists(known)]
     below = {known.split()[-1]: known for known in reversed(commands)}

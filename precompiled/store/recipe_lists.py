@@ -103,5 +103,4 @@ class RecipeList:
 
 def clear(root: Path) -> None:
     """Remove the recipes of all programs."""
-    if (root / RECIPES).exists():
-        shutil.rmtree(root / RECIPES, ignore_errors=True)
+    shutil.rmtree(root / RECIPES, ignore_errors=True)

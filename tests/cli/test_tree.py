@@ -109,6 +109,7 @@ def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("off", "No such command 'off'. Did you mean 'disable'?"),
         ("frobnicate", "No such command 'frobnicate'."),
         ("monitor", "No such command 'monitor'."),
+        ("cache list", "No such command 'list'. Did you mean 'cache ls'?"),
         ("help stauts", "No such command 'stauts'. Did you mean 'status'?"),
         ("config mdoe", "No such setting 'mdoe'. Did you mean 'mode'?"),
         ("config mode wait", "No such setting 'wait'. To set mode: `precompiled config set mode wait`."),

@@ -179,7 +179,8 @@ def test_directory_of_a_writer_is_moved_away_before_its_files_are_removed(
     remove, seen = shutil.rmtree, []
 
     def noting(path: Path, **options: object) -> None:
-        seen.append(written.exists())
+        if path.name != "recipes":  # which clear() removes in place, since no writer publishes that directory
+            seen.append(written.exists())
         remove(path, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shutil, "rmtree", noting)
