@@ -219,7 +219,7 @@ def _add(miss: Miss, process: RunProcess, graph: dict[str, Any], jobs: JobIndex 
         job = jobs.of(graph) if jobs is not None and needed is not None else None
         if job is not None and needed is not None:
             start_s, queue_s = waits(*job, needed)
-            miss.began_before = job[0].began < needed
+            miss.began_before |= job[0].began < needed
             miss.worker_start_s, miss.queue_s = max(miss.worker_start_s, start_s), max(miss.queue_s, queue_s)
 
 
