@@ -40,6 +40,7 @@ from precompiled.packages.executed import Place
 from precompiled.packages.main_program import file_of
 from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
+from precompiled.torch_internals.user_code import user_values
 
 LOOK_S = 1.0  # seconds between two checks for saved files
 # Top-level modules that do not count, because a trace or a compile imports further modules below them: torch (an entry
@@ -224,8 +225,8 @@ def _held(module: ModuleType) -> str:
     ``repr`` of plain values, and the types of other values. A digest of the file would be useless, because the file has
     a different name in each process and may have been removed.
     """
-    held = sorted(namespace_of(module).items(), key=lambda item: item[0])
-    return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])
+    held = sorted(user_values.set_by_program(namespace_of(module)).items())
+    return digest_of([(name, _shown(value, module)) for name, value in held])
 
 
 def _shown(value: object, module: ModuleType) -> object:

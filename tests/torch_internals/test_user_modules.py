@@ -29,7 +29,12 @@ SOURCES = {
     "OPTIONS = Options()\n"
     "class Slots:\n    __slots__ = ('width',)\n"
     "SLOTS = Slots()\n"
+    "__hidden, __rate, __dunder__ = __import__('importlib').import_module('pc_hidden'), 2.0, 2.0\n"
+    "KEYS = {'__rate': 2.0, '__dunder__': [2.0, len]}\n"
+    "class Private:\n    pass\n"
+    "PRIVATE = Private()\n"
     "def late():\n    from pc_package import lazy\n",
+    "pc_hidden": "",
     "pc_used": "def helper(): pass\n",
     "pc_values": "FACTOR = 3.0\n",
     "pc_package/__init__": "",
@@ -77,6 +82,12 @@ COVERED = {
             "Options.width = 5",
             "OPTIONS.width = 5",
             "SLOTS.width = 5",
+            "__rate = 5.0",
+            "__dunder__ = 5.0",
+            "KEYS['__dunder__'][0] = 5.0",
+            "setattr(PRIVATE, '__rate', 5.0)",
+            "PRIVATE.__dunder__ = 5.0",
+            "late.__dunder__ = 5.0",
         )
     },
 }
@@ -250,6 +261,32 @@ def test_digest_of_a_test_module_is_equal_without_pytest(project: Path, monkeypa
     assert user_modules.modules_digest(["pc_of_pytest"]) != digest
 
 
+TRACED = """
+import torch
+import pc_traced_helper
+@torch.library.custom_op("pc_traced::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+double.register_fake(torch.empty_like)
+class Tagged(torch.Tensor): pass
+def traced(x):
+    y = pc_traced_helper.double(double(x))
+    torch._dynamo.graph_break()
+    return [double(y * number) for number in (1, 2)], len(y), y.as_subclass(Tagged) + 1
+"""
+
+
+def test_names_and_attributes_of_dynamo_do_not_change_the_digest(project: Path) -> None:
+    """A client traces the functions of a module. A worker only imports the module."""
+    write(project / "pc_traced.py", TRACED)
+    write(project / "pc_traced_helper.py", "import math\ndef double(x):\n    return x * math.sqrt(4.0)\n")
+    module = importlib.import_module("pc_traced")
+    before, names = user_modules.modules_digest(["pc_traced"]), set(vars(module))
+    torch.compile(module.traced, backend="eager")(torch.ones(4))
+    assert {name[:10] for name in set(vars(module)) - names} >= {"__compiled", "__resume_a", "__subclass"}
+    assert user_modules.modules_digest(["pc_traced"]) == before
+
+
 @pytest.mark.integration
 def test_digest_is_equal_in_another_process(project: Path) -> None:
     """Memory addresses and the hash seed differ in a worker. The digest must not depend on addresses or on the hash
@@ -263,6 +300,10 @@ class Tagged(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 held, names = Tagged.as_subclass, {plain, tenfold}
 method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
+@torch.compile
+def compiled(g): return g * 1.0
+@torch.compiler.disable
+def disabled(g): return g * 1.0
 """,
     )
     text = "import importlib; from precompiled.torch_internals.user_code import user_values; "

@@ -234,11 +234,7 @@ def _referred(module: ModuleType | None) -> set[str]:
     if module is None:
         return set()
     names = set()
-    for name, value in list(vars(module).items()):
-        # Leave out what the importer sets: ``__loader__``, ``__spec__`` and, for a file whose assertions pytest
-        # rewrites, "@pytest_ar". A worker imports this file without pytest.
-        if name.startswith("__") or not name.isidentifier():
-            continue
+    for value in user_values.set_by_program(vars(module)).values():
         try:
             found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
         except Exception as error:  # noqa: BLE001 - a proxy, whose attributes run the user's code

@@ -25,6 +25,7 @@ import decimal
 import enum
 import fractions
 import functools
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,6 +60,18 @@ _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 # unittest sets these attributes on a test class when it runs the tests. A worker runs no tests.
 _SET_BY_UNITTEST = frozenset({"_classSetupFailed", "_class_cleanups", "tearDown_exceptions"})
+# Python sets these names in a module. Their values name places and loaders, or depend on what has run so far.
+_SET_BY_PYTHON = frozenset(
+    """__annotate__ __annotations__ __builtins__ __cached__ __conditional_annotations__ __dict__ __file__ __loader__
+    __name__ __package__ __path__ __spec__ __warningregistry__""".split()
+)
+# Dynamo and packages/ put these names into the globals of the functions that they trace. A worker traces nothing.
+_SET_BY_DYNAMO = re.compile(
+    r"__(builtins_dict__|gen_rand_values|warnings_warn_wrapper|(resume|comprehension_\w+)_at)_\d+(_\d+)*"
+    r"|__subclass_\w+_\d+_c\d+|__compiled_fn_\d+_\w+|__precompiled_\w+"
+)
+# torch sets these attributes of a function: at the function's first call, or to the function's address.
+_SET_BY_TORCH = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
 _LEFT_OUT = Ellipsis  # replaces a value that is left out; its repr is the same in every process
 MAX_DEPTH = 4
 # How many values of one module are read. Values in lists and dictionaries of plain values do not count.
@@ -75,8 +88,26 @@ def values(module: str) -> str:
     if found is None:
         return ""
     look = _Look(module)
-    named = {name: value for name, value in vars(found).items() if not name.startswith("__")}
-    return repr((look.items(named, 0), [look.registered(*item) for item in _operators(module)]))
+    return repr((look.items(set_by_program(vars(found)), 0), [look.registered(*item) for item in _operators(module)]))
+
+
+def set_by_program(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A module's global variables, without those that Python, Dynamo or pytest set in it."""
+    return {
+        name: value
+        for name, value in list(variables.items())
+        if name not in _SET_BY_PYTHON
+        and name.isidentifier()  # pytest sets "@pytest_ar" and "@py_builtins", and Dynamo "___module_math_140_c0/0"
+        and not _SET_BY_DYNAMO.fullmatch(name)
+        and not _is_alias_of_dynamo(name, value)
+    }
+
+
+def _is_alias_of_dynamo(name: str, value: Any) -> bool:
+    """Whether Dynamo has put a module into the globals of a function, to guard on the module."""
+    if not name.startswith("__import_") or not issubclass(type(value), types.ModuleType):
+        return False
+    return name == f"__import_{value.__name__.replace('.', '_dot_')}"
 
 
 class _Look:
@@ -129,10 +160,15 @@ class _Look:
                 for name in sorted(vars(value))
                 if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS
             ]
-            attributes = {name: held for name, held in vars(value).items() if name not in _SET_BY_UNITTEST}
+            # Libraries keep ids of objects in special attributes (``__pydantic_core_schema__``).
+            attributes = {
+                name: held
+                for name, held in vars(value).items()
+                if not (name.startswith("__") and name.endswith("__")) and name not in _SET_BY_UNITTEST
+            }
             return [*named, *special, *self.items(attributes, depth)]
         if kind in _OBJECTS or issubclass(kind, torch.nn.Module) or _is_of_the_users(kind):
-            slots = {name for base in kind.__mro__ for name in _slots(base)}
+            slots = {name for base in kind.__mro__ for name in _slots(base)} - {"__dict__", "__weakref__"}
             held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
             plain = [base.__repr__(value) for base in (bool, int, float, complex, str, bytes) if issubclass(kind, base)]
             return [kind.__qualname__, *plain, *self.items({**getattr(value, "__dict__", {}), **held}, depth)]
@@ -140,7 +176,7 @@ class _Look:
 
     def items(self, found: Mapping[Any, Any], depth: int) -> list[Any]:
         named = sorted((str(key), key) for key in found if type(key) in _PLAIN)
-        pairs = [(name, self.shown(found[key], depth + 1)) for name, key in named if not name.startswith("__")]
+        pairs = [(name, self.shown(found[key], depth + 1)) for name, key in named]
         return [pair for pair in pairs if pair[1] is not _LEFT_OUT]
 
     def _some(self, found: Iterable[Any], depth: int) -> list[object]:
@@ -182,7 +218,8 @@ class _Look:
         held = [item for item in held if item is not _LEFT_OUT]
         defaults = self._given(function.__defaults__, function.__kwdefaults__, depth)
         where = [function.__module__, function.__qualname__, code.co_firstlineno]
-        return [*where, defaults, held, self.items(vars(function), depth)]
+        attributes = {name: value for name, value in vars(function).items() if name not in _SET_BY_TORCH}
+        return [*where, defaults, held, self.items(attributes, depth)]
 
     def _given(self, values: tuple[object, ...] | None, named: Mapping[str, object] | None, depth: int) -> list[object]:
         return self.items({**dict(enumerate(values or ())), **(named or {})}, depth)
