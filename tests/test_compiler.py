@@ -234,6 +234,26 @@ def test_module_that_exits_on_import_does_not_end_the_worker(
     assert "SystemExit: usage: train.py DATA" in failure.message
 
 
+@pytest.mark.parametrize("digest", ["same", "other"])
+def test_failure_names_the_operator_that_a_function_defines_after_the_import(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str
+) -> None:
+    """A test often defines its operator in the test function. A worker imports the test's module, but runs no test."""
+    (tmp_path / "precompiled_late.py").write_text(LEAVING.replace("precompiled_leaving", "precompiled_late"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if the module were older than the process
+    twice = importlib.import_module("precompiled_late").twice
+    (found,) = captures(lambda x: twice(x) + 1, X)
+    program = json.loads(found.program.to_bytes())
+    (target,) = (node[1] for node in program["graph"][0] if node[0] == "f" and node[1][0] == "cop")
+    target[2] = "late"  # no module defines this operator
+    if digest == "other":
+        target[5] = "0" * 64
+    assert run(store, json.dumps(program).encode()) == "undecodable-graph"
+    (failure,) = store.failures()
+    assert "import of precompiled_late does not define the operator precompiled_late::late" in failure.message
+
+
 @pytest.mark.reason("not-serializable")
 def test_result_that_torch_cannot_serialize_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """No known graph compiles to a result that torch cannot serialize, so the test returns a plain callable."""

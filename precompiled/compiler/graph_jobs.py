@@ -205,8 +205,9 @@ def _compile_program(
             custom_ops.load(capture.modules(program))
             module = graph_codec.decode(graph)
     except (Exception, SystemExit) as error:  # a custom op's module may raise anything when it is imported
+        missing = graph_codec.missing_operators(graph) if isinstance(error, (ValueError, AttributeError)) else ""
         raise CompileFailed(
-            f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
+            f"the graph does not decode: {missing or f'{type(error).__name__}: {error}'}", code="undecodable-graph"
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
     components = key.components(job.graph)

@@ -295,6 +295,17 @@ def modules_of(name: list[str]) -> dict[str, str]:
     return found
 
 
+def missing_operator(name: list[str]) -> str:
+    """Why this process lacks a custom operator whose modules it has imported; "" if it has the operator."""
+    if name[0] != "cop" or not name[4] or hasattr(getattr(torch.ops, name[1]), name[2]):
+        return ""
+    operator = f"{name[1]}::{name[2]}"
+    return (
+        f"the import of {name[4]} does not define the operator {operator}. "
+        "If a function defines it, move the definition to the top level of the module"
+    )
+
+
 def decode(name: list[str]) -> Any:
     """The object that ``encode`` named. Raises ValueError, ImportError or AttributeError if there is none."""
     if name[0] in ("fn", "local") and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):

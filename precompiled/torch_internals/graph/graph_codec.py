@@ -68,6 +68,12 @@ def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
     return found
 
 
+def missing_operators(graphs: list[list[list[Any]]]) -> str:
+    """Why this process lacks custom operators of these graphs; "" if it has all of them."""
+    targets = [node[1] for graph in graphs for node in graph if node[0] == "f"]
+    return "; ".join(dict.fromkeys(filter(None, map(call_targets.missing_operator, targets))))
+
+
 MIXED_RANKS = "all ranks must run its collectives either eager or compiled"
 
 # Operators whose eager run needs far more memory than compiled code.
