@@ -20,7 +20,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.spans import WAITED
 from precompiled.core.words import format_count, format_list, human_seconds
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
@@ -28,7 +28,7 @@ from precompiled.store.run_records import Run, RunProcess, eager_s, spans_of, tr
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
-# Maps the kind of a cause to the noun that takes the plural: "1 new size", "2 new sizes" (graph/causes.py).
+# Maps the kind of a cause to the noun that takes the plural: "1 new size", "2 new sizes" (graph/advice.py).
 _NOUNS = {
     "size": "size",
     "small": "size",

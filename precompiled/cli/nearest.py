@@ -14,7 +14,7 @@ from precompiled.cli.output import SHOWN_DIGITS, human_age
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words
 from precompiled.graph import causes, difference, key, listing
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 from precompiled.store import artifact_format as fmt
 from precompiled.store import run_records
 from precompiled.store.artifacts import Artifact, Store

@@ -22,7 +22,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import shorten_paths
 from precompiled.core.words import describe_saved, format_count, human_seconds
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 from precompiled.store.run_records import BY_DAEMON, NO_RUN, NOT_SERVED, RUN_FIRST, RUNS, Run, RunProcess, runs, way
 
 MAX_SHOWN = 10

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from precompiled.core.files import is_users
 from precompiled.graph import listing
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 from precompiled.graph.mode_names import SET_BY
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
 from precompiled.core.words import format_count
 from precompiled.graph import difference, listing, other_models
+from precompiled.graph.advice import Cause
 from precompiled.graph.difference import Change
-from precompiled.graph.mode_names import SET_BY
 
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
@@ -29,33 +28,6 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 _SYMBOL = re.compile(r"\b[su]\d+")
 _NUMBER = re.compile(r"\b\d+\b")
 _FLAG = re.compile(r"\b(True|False)\b")
-_ADVICE = {
-    "size": "use torch._dynamo.mark_dynamic or dynamic=True, so that one artifact serves several sizes",
-    "small": "torch compiles the sizes 0 and 1 separately from other sizes, even if the size is dynamic",
-    "dynamic": "mark the size with torch._dynamo.mark_dynamic before the first call, so that all sizes share one trace",
-    "number": "pass dynamic=True to torch.compile, so that one trace accepts every number",
-    "parameter": "each size of the model has its own artifacts; the next run finds the new ones",
-    "model": "each model has its own artifacts; the next run finds the new ones",
-    "range": "use the same range in all runs (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
-    "dtype": "each dtype has its own artifact; to use only one, cast the input before the call",
-    "input": "each kind of input has its own artifact; to use only one, pass the same kind in all calls",
-    "edit": "the next run finds the new artifact. `precompiled watch` compiles an edit when you save it",
-    "way": "if you edited the code, the next run finds the new artifact; otherwise find out why different lines ran",
-    "operations": "if the code or the model differs, the next run finds the new artifact",
-    "value": "use a tensor instead of the number, so that one artifact serves all values",
-    "flag": "each value is compiled once: after train() and after eval(), for example",
-    "operator": "the source of a custom operator is part of the key; the next run finds the new artifact",
-    "guard": "each value has its own artifact; the next run finds the new one",
-    "mode": "call the function in the same mode in all runs; otherwise each mode is compiled once",
-    "setting": "use the same value in all runs",
-    "variable": "use the same value in all processes, or unset the variable",
-    "version": "each version has its own artifacts; the store keeps the artifacts of all versions",
-    "compiler": "use the same compiler on all hosts and in all runs (CXX, PATH)",
-    "cpu": "compile on a CPU like the one that runs the program",
-    "new": "",
-}
-# Modes of the whole process, which no call of the function changes.
-_PROCESS_WIDE = ("threads", "default_dtype", "default_device", "float32_matmul_precision", "fp32_precision")
 _SHORT = {
     "size": "new size",
     "small": "new size",
@@ -65,29 +37,6 @@ _SHORT = {
 }
 # Kinds of causes that compare the inputs of one model. If the models differ, these causes are not named.
 _SIZES = ("size", "small", "dynamic", "number", "range", "parameter", "input")
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One cause of a miss.
-
-    ``kind`` is a name in _ADVICE. ``short`` is for lists ("new size"). ``what`` has the values before and after.
-    ``line`` is a line of the program, or "".
-    """
-
-    kind: str
-    short: str
-    what: str
-    line: str = ""
-    set_by: str = ""  # the mode, setting or variable whose name the user can search for
-
-    @property
-    def advice(self) -> str:
-        if self.kind == "edit" and "-packages/" in self.line:  # a watch does not follow installed files
-            return "the next run finds the new artifact"
-        if self.kind == "mode" and self.set_by in _PROCESS_WIDE:
-            return f"set it to the same value in all runs ({SET_BY[self.set_by]})"
-        return _ADVICE[self.kind]
 
 
 def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
@@ -214,7 +163,7 @@ def _of_another_model(
         return [Cause("model", "another model", parameters, at), *others]
     sizes = [cause for cause in of_inputs if cause.kind in ("size", "small", "parameter")]
     # An edit explains the operations. A size that became dynamic adds operations.
-    if not sizes or is_edited or any(cause.kind == "dynamic" for cause in of_inputs):
+    if not sizes or is_edited or any(cause.short.startswith("size became") for cause in of_inputs):
         return of_inputs
     operations = other_models.describe_operations(before, after)
     if not operations:
@@ -270,7 +219,19 @@ def _dynamic(changes: Sequence[Change], at: str) -> Cause:
     bounds = f", for sizes from {ranges[0].after}" if shapes and ranges and not is_fixed else ""
     what = f"{first.source or first.where}: {field}{first.before} -> {first.after}{bounds}"
     short = f"size became {'fixed' if is_fixed else 'dynamic'}"
-    return Cause("dynamic", short, what + _and_more(shapes or ranges), at)
+    is_small = bool(shapes) and all(map(_is_small_without_symbols, shapes))
+    return Cause("small" if is_small else "dynamic", short, what + _and_more(shapes or ranges), at)
+
+
+def _is_small_without_symbols(change: Change) -> bool:
+    """Whether each size that only one of two shapes fixes is 0 or 1. Such a size is never dynamic."""
+    sizes = [text.strip("[]").split(", ") for text in (change.before, change.after)]
+    fixed = {
+        one if _SYMBOL.search(other) else other
+        for one, other in zip(*sizes, strict=False)
+        if bool(_SYMBOL.search(one)) != bool(_SYMBOL.search(other))
+    }
+    return bool(fixed) and fixed <= {"0", "1"}
 
 
 def _number(changes: Sequence[Change], at: str) -> Cause:

@@ -28,6 +28,8 @@ SET_BY = {
     "groups": "the process groups of the graph's collectives, and how many ranks they have",
     "ranks": "this rank's place in its process groups",
 }
+# Modes of the whole process, which no call of a function changes.
+PROCESS_WIDE = ("threads", "default_dtype", "default_device", "float32_matmul_precision", "fp32_precision")
 PARTS = {
     "fp32_precision": (
         "generic.all",

@@ -34,7 +34,7 @@ from precompiled.client.ledger import GraphReport
 from precompiled.core import config
 from precompiled.core.spans import WAITED, Span
 from precompiled.graph import key
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 from precompiled.packages import audit
 from precompiled.packages.function_report import OTHER_PROGRAMS
 from precompiled.store import artifact_format as fmt

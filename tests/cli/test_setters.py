@@ -8,7 +8,7 @@ import pytest
 from support_programs import changed, put
 
 from precompiled.cli import setters
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 
 SOURCE = """\
 import os, torch

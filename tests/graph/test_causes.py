@@ -13,7 +13,7 @@ import pytest
 from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, put
 
 from precompiled.graph import causes, difference
-from precompiled.graph.causes import Cause
+from precompiled.graph.advice import Cause
 
 CALLS = put("about", "calls", [["/home/me/train.py", 31, "main", "model(x)"], ["/home/me/train.py", 40, "f", "main()"]])
 CALLED = "called at /home/me/train.py:31, in main: model(x)"
@@ -314,7 +314,24 @@ def test_a_number_that_dynamo_made_dynamic_is_not_called_a_size() -> None:
 @pytest.mark.parametrize("shape", [[1, 16], [0, 16]])
 def test_sizes_0_and_1_are_not_advised_to_be_dynamic(shape: list[int]) -> None:
     (found,) = of(put(*ARGS, 1, "shape", shape))
-    assert found.short == "new size" and "0 and 1 separately" in found.advice and "mark_dynamic" not in found.advice
+    assert found.short == "new size" and "0 and 1 separately from other sizes, even after mark_dynamic" in found.advice
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_dynamic_size_after_a_first_call_with_size_0_or_1_has_their_advice(first: int) -> None:
+    """mark_dynamic before the first call would not help, because torch compiles these sizes separately."""
+    operators = ("sin",), ("sin", "cos")  # a dynamic size adds operations
+    before, after = (_model(2, first, *names) for names in operators)
+    after["inputs"]["args"][0]["shape"] = [{"s": 0}, 16]
+    for one, other, short in ((before, after, "size became dynamic"), (after, before, "size became fixed")):
+        (found,) = causes.causes(one, other, difference.compare(one, other))
+        assert (found.kind, found.short) == ("small", short) and "even after mark_dynamic" in found.advice
+    assert f"x: shape [s0, 16] -> [{first}, 16]" in found.what
+    two = _model(2, first, "sin")
+    two["inputs"]["args"][0]["shape"] = [first, 8]
+    after["inputs"]["args"][0]["shape"] = [{"s": 0}, {"s": 1}]
+    (found,) = causes.causes(two, after, difference.compare(two, after))
+    assert found.kind == "dynamic", "mark_dynamic helps for the size 8"
 
 
 def test_custom_operator_with_changed_sources_is_the_cause() -> None:
