@@ -35,6 +35,13 @@ def describe_way(graph: Mapping[str, Any]) -> str:
     return f"{said} ({reason})" if reason else said
 
 
+def describe_lack_of_calls(graph: Mapping[str, Any]) -> str:
+    """Say that no call of a compiled graph ran compiled; "" if one did, or if the calls are not counted (yet)."""
+    if way(graph) != "compiled" or graph.get("calls_compiled", 1):
+        return ""
+    return "compiled, but all calls ran eager" if graph.get("calls_eager") else "compiled, but never called"
+
+
 @dataclass(frozen=True)
 class Traced:
     """One trace of a function by Dynamo. ``state``: as in packages/function_report.py. "" if packages were off."""

@@ -15,7 +15,7 @@ import click
 from precompiled.cli import checks_store, misses, outcomes
 from precompiled.cli.checks_daemon import existing_parent
 from precompiled.cli.key_prefixes import completion_settings
-from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, shortened, table
+from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, say_left_out, shortened, table
 from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
@@ -225,14 +225,17 @@ def describe_graphs(run: Run, causes: PendingCauses) -> list[str]:
             served.append(process.rank)
         else:
             by_text.setdefault(text, []).append(process.rank)
+    # A process counts the calls of its graphs, and records the numbers when it ends.
+    singular, plural = ("has", "have") if run.is_alive else ("runs", "run")
+    code = "code that the daemon compiled"
     if run.ranks == 1:
         number = sum(len(process.graphs) for process in run.processes)
-        graphs_run = "its graph runs" if number == 1 else f"all {number} graphs run"
-        return list(by_text) or [f"{graphs_run} code that the daemon compiled" if number else "no graph yet"]
-    graphs = max((len(process.graphs) for process in run.processes), default=0)
-    run_theirs = "runs all its graphs" if len(served) == 1 else "run all their graphs"
-    most = f"up to {format_count(graphs, 'graph')} each"
-    lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} with code that the daemon compiled ({most})"]
+        graphs = f"its graph {singular}" if number == 1 else f"all {number} graphs {plural}"
+        return list(by_text) or [f"{graphs} {code}" if number else "no graph yet"]
+    most = max((len(process.graphs) for process in run.processes), default=0)
+    verb, theirs = (singular, "all its graphs") if len(served) == 1 else (plural, "all their graphs")
+    served_so = f"{verb} {code} for {theirs}" if run.is_alive else f"{verb} {theirs} with {code}"
+    lines = [f"{len(served)} of {run.ranks} ranks {served_so} (up to {format_count(most, 'graph')} each)"]
     lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if absent := sorted({*range(run.ranks)} - {process.rank for process in run.processes}):
         lines.append(f"{_ranks(absent)}: no graph yet, or on another host")
@@ -240,7 +243,9 @@ def describe_graphs(run: Run, causes: PendingCauses) -> list[str]:
 
 
 def _of_a_process(process: RunProcess, causes: PendingCauses) -> str | None:
-    """A sentence about a process's graphs that do not run daemon-compiled code; None if all do."""
+    """A sentence about a process's graphs that do not run daemon-compiled code, or have not run it yet; None if all run
+    it.
+    """
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
     reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}
@@ -256,6 +261,8 @@ def _of_a_process(process: RunProcess, causes: PendingCauses) -> str | None:
         if reasons:
             codes = ", ".join(code if number == 1 else f"{code} {number}" for code, number in reasons.most_common())
             parts.append(f"{format_count(sum(reasons.values()), 'graph')} {NOT_SERVED[name]} ({codes})")
+    unused = Counter(said for graph in process.graphs.values() if (said := outcomes.describe_lack_of_calls(graph)))
+    parts += [f"{format_count(number, 'graph')} {said}" for said, number in unused.items()]
     if not process.is_alive and not process.ended:
         parts.append("the process was killed")
     return "; ".join(parts) or None
@@ -281,6 +288,7 @@ def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
     if summary.edited:
         click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
     _show_seconds(graphs)
+    _show_calls(graphs)
     if summary.misses:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for miss in shortened(summary.misses, MAX_SHOWN):
@@ -296,6 +304,21 @@ def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         click.echo()
         pairs(rows)
+
+
+def _show_calls(graphs: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many calls of each graph ran eager and compiled, summed over the ranks."""
+    calls: dict[tuple[str, str], Counter[str]] = {}
+    for graph in graphs:
+        if "calls_eager" in graph:
+            which = graph.get("name", ""), graph.get("key", "")[:SHOWN_DIGITS]
+            calls.setdefault(which, Counter()).update(eager=graph["calls_eager"], compiled=graph["calls_compiled"])
+    if calls:
+        click.echo()
+        rows = [[*which, str(number["eager"]), str(number["compiled"])] for which, number in calls.items()]
+        numbers = ["eager calls", "compiled calls"]
+        table(["graph", "key", *numbers], rows[:MAX_SHOWN], right=numbers)
+        say_left_out(rows, MAX_SHOWN)
 
 
 def _show_traced(run: Run, *, is_new: bool, change: str) -> None:

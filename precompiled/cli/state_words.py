@@ -15,7 +15,7 @@ _EXPLAIN = "`precompiled explain` shows the reason"
 _WATCHED = "`precompiled watch --list` shows the state of each watch"
 _ALL = (
     # how a graph runs
-    StateWord("compiled", "the graph runs code that a worker of the daemon compiled"),
+    StateWord("compiled", "the graph's calls run code that a worker of the daemon compiled"),
     StateWord(
         "pending", "the graph runs eager until its artifact is ready", "`precompiled status --watch` shows its job"
     ),

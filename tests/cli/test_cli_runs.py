@@ -117,7 +117,7 @@ def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -
     client = served.program("train.py", cwd=folder)
     client.wait_for("done")
     (live,) = json.loads(served.command("status", "--json"))["runs"]
-    assert live["program"] == "train.py" and live["said"] == ["its graph runs code that the daemon compiled"]
+    assert live["program"] == "train.py" and live["said"] == ["its graph has code that the daemon compiled"]
     client.process.kill()
     client.process.wait()
     assert json.loads(served.command("status", "--json"))["runs"] == []
@@ -129,6 +129,27 @@ def test_a_graph_refused_by_require_is_not_shown_as_running() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
     process = run_records.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
     assert shown._of_a_process(process, PendingCauses(config.load())) == "1 graph not run, an error (not-in-time)"
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ({"calls_eager": 3, "calls_compiled": 0}, "1 graph compiled, but all calls ran eager"),
+        ({"calls_eager": 0, "calls_compiled": 0}, "1 graph compiled, but never called"),  # Dynamo skipped its frame
+        ({"calls_eager": 3, "calls_compiled": 1}, "its graph runs code that the daemon compiled"),
+    ],
+    ids=["late", "never", "called"],
+)
+def test_a_compiled_graph_without_a_compiled_call_is_not_shown_as_running(
+    calls: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = {"name": "f [0/0]", "key": "ab" * 32, "state": "compiled", "source": "swap", "at": 1.0, **calls}
+    process = run_records.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
+    run = run_records.Run("a", [process])
+    assert shown.describe_graphs(run, PendingCauses(config.load())) == [said]
+    shown._show_calls([graph, graph])
+    columns = capsys.readouterr().out.split()[-5:]
+    assert columns == ["f", "[0/0]", "ab" * 6, *(str(2 * number) for number in calls.values())]
 
 
 WAITS = """\

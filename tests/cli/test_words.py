@@ -160,23 +160,29 @@ def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("alive", "expected"),
+    ("served", "expected"),
     [
-        (0, "0 of 3 ranks run all their graphs"),
-        (1, "1 of 3 ranks runs all its graphs"),
-        (2, "2 of 3 ranks run all their graphs"),
+        (0, "0 of 3 ranks have code that the daemon compiled for all their graphs (up to 1 graph each)"),
+        (1, "1 of 3 ranks has code that the daemon compiled for all its graphs (up to 1 graph each)"),
+        (2, "2 of 3 ranks have code that the daemon compiled for all their graphs (up to 1 graph each)"),
     ],
 )
-def test_ranks_in_a_sentence(alive: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_in_a_sentence(served: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
         record = RunRecord(tmp_path / "store")
-        state = {"state": "compiled", "source": "hit"} if rank < alive else {"state": "failed", "reason": "timeout"}
+        state = {"state": "compiled", "source": "hit"} if rank < served else {"state": "failed", "reason": "timeout"}
         record.note(GraphReport(id=f"{rank}", name="f", **state))  # type: ignore[arg-type]
     (run,) = runs.runs(tmp_path / "store")
-    assert runs.describe_graphs(run, PendingCauses(config.load()))[0].startswith(expected)
+    assert runs.describe_graphs(run, PendingCauses(config.load()))[0] == expected
+    for process in run.processes:
+        process.ended = 1.0
+    ended = runs.describe_graphs(run, PendingCauses(config.load()))[0]
+    assert ended.startswith(
+        f"{served} of 3 ranks {'runs all its' if served == 1 else 'run all their'} graphs with code"
+    )
 
 
 def test_counts_lists_sizes_and_times_as_text() -> None:
