@@ -388,10 +388,15 @@ def test_run_restores_the_signals_that_python_ignores(environment: dict[str, str
 def test_run_runs_its_command_with_invalid_settings(environment: dict[str, str], bad: str) -> None:
     """A typo in the administrator's configuration file must not stop the jobs of all users."""
     done = precompiled({**environment, bad: "wat"}, "run", "--", "echo", "done")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    name = bad.removeprefix("PRECOMPILED_").lower()
+    said = f"precompiled: {name} = 'wat' (from env {bad}) cannot be used: "
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "done\n", 1) and done.stderr.startswith(said)
     done = precompiled({**environment, bad: "wat"}, "run", "--", sys.executable, "-c", "import torch")
-    # The process that would use the setting warns, once.
-    assert done.returncode == 0 and done.stderr.count("'wat'") == 1, done.stderr
+    # The process that would use the setting also warns, because `precompiled enable` starts programs without `run`.
+    assert done.returncode == 0 and done.stderr.startswith(said) and done.stderr.count("'wat'") == 2, done.stderr
+    if bad == "PRECOMPILED_MODE":
+        done = precompiled({**environment, bad: "wat"}, "run", "--mode", "wait", "--", "echo", "done")
+        assert (done.stdout, done.stderr) == ("done\n", ""), "the option replaces the variable"
 
 
 def test_run_names_variables_without_effect(environment: dict[str, str]) -> None:
