@@ -27,8 +27,6 @@ settings.load_profile("any-pace")
 # because a killed pytest reports none of its finished tests.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 PART = "PRECOMPILED_TESTS_PART"  # "2/3": only every third test, beginning with the second (tools/test_all.py)
-# How often tests of faults provoke them: "full" (make test-faults), "nightly" (its --nightly), or else a few times.
-FAULTS = "PRECOMPILED_TESTS_FAULTS"
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
 
@@ -88,15 +86,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def tries(record_property: Callable[[str, object], None]) -> Callable[..., int]:
+def tries(record_property: Callable[[str, object], None], pytestconfig: pytest.Config) -> Callable[..., int]:
     """Returns a function that chooses how often a test provokes its fault: ``tries(few, many, most)``.
 
     The function returns ``few`` in `make test`, ``many`` in `make test-faults`, and ``most`` with --nightly.
-    faults/plugin.py prints the number.
+    faults/plugin.py adds these options, and prints the number.
     """
 
     def choose(few: int, many: int, most: int = 0) -> int:
-        number = {"full": many, "nightly": most or many}.get(os.environ.get(FAULTS, ""), few)
+        if pytestconfig.getoption("short", True):  # also if the plugin is not loaded
+            number = few
+        else:
+            number = (most or many) if pytestconfig.getoption("nightly") else many
         record_property("tried", number)
         return number
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from precompiled.client.eager_runner import EagerRunner
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.serving_code import ServingCode
@@ -32,39 +33,6 @@ Check = Callable[[list[int]], bool]
 # would fill the queue.
 MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "the artifact is loaded; it awaits the end of a checkpoint in which the graph ran without it"
-
-
-class EagerRunner(Protocol):
-    """Runs a graph eagerly (torch_internals/eager/stand_in.py)."""
-
-    def __call__(self, *args: object) -> object:
-        """Returns the graph's outputs."""
-
-    def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
-        """Determine whether a checkpoint runs this call twice and expects the same result.
-
-        Returns the call's keeper (safe_points.py; None if the call runs once), and whether this is the second run.
-        """
-
-    def must_not_mix(self, args: Sequence[object]) -> bool:
-        """Whether this call and another call must draw the same random numbers. Eager and compiled code draw different
-        numbers, so both must run eager, or both compiled.
-        """
-
-    def is_recorded(self, args: Sequence[object]) -> bool:
-        """Whether autograd records this call, so that a backward may follow."""
-
-    def looks_for_nan(self, args: Sequence[object]) -> bool:
-        """Whether autograd checks the gradients of each operator for NaN in this call.
-
-        Such a call waits for compiled code, which autograd checks as one operator.
-        """
-
-    def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
-        """Prepare a run. Returns a function that undoes the run after an exception.
-
-        That function takes the exception, and returns false if it cannot undo the run.
-        """
 
 
 class Dispatch:

@@ -6,7 +6,6 @@ tests/conftest.py says how often a test provokes its fault: rarely in `make test
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ import pytest
 from benchmarks.harness.result import ROOT, machine, markdown, write_part
 
 PAGE = "reference/faults.md"
-FAULTS = "PRECOMPILED_TESTS_FAULTS"  # which the fixture ``tries`` reads
 # The kinds of faults, in the order of the page, and what they are.
 KINDS = {
     "worker-dies": "A worker dies while it compiles",
@@ -105,11 +103,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="only what `make test` runs, and as often")
     parser.addoption("--nightly", action="store_true", help="an hour of soak, of evictions and of changed inputs")
     parser.addoption("--docs", action="store_true", help=f"write the rows of the kinds that ran into docs/{PAGE}")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    lengths = [length for length in ("short", "nightly") if config.getoption(length)]
-    os.environ[FAULTS] = lengths[0] if lengths else "full"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
