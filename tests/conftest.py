@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +29,13 @@ settings.load_profile("any-pace")
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 PART = "PRECOMPILED_TESTS_PART"  # "2/3": only every third test, beginning with the second (tools/test_all.py)
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
+
+
+# nohup and a shell's background jobs ignore these signals, and programs inherit that. A handler that does nothing is
+# not inherited, so programs of tests react to Ctrl-C as in a terminal.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda number, frame: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -333,7 +333,6 @@ def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
     )
     try:
         assert process.stdout is not None and int(process.stdout.readline()) == process.pid
-        # Not SIGINT: if the tests run as a shell's background job, they and their children ignore SIGINT.
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == -signal.SIGTERM
     finally:

@@ -153,10 +153,9 @@ def test_a_compiled_graph_without_a_compiled_call_is_not_shown_as_running(
 
 
 WAITS = """\
-import signal, sys
+import sys
 import torch
 import precompiled
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored below a shell's background job
 precompiled.enable()
 try:
     torch.compile(lambda x: (x * 3.0).relu())(torch.ones(8, 16))
