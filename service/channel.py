@@ -15,15 +15,21 @@ READ_BYTES = 1 << 16
 class Channel:
     """Never blocks. A message over the size limit is refused before it is buffered; writes wait in memory."""
 
-    def __init__(self, sock: socket.socket, kind: object = wire.WorkerMessage, at_once: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        kind: object = wire.WorkerMessage,
+        at_once: int = 1 << 20,
+        limit: int | None = None,
+    ) -> None:
         """``kind``: the union of the messages that the other end may send. ``at_once``: how many messages one
-        ``receive`` accepts; the next one raises WireError before it is decoded.
+        ``receive`` accepts; the next one raises WireError before it is decoded. ``limit``: see Outgoing.
         """
         sock.setblocking(False)
         self._kind, self._at_once = kind, at_once
         self._sock = sock
         self._incoming = bytearray()
-        self._outgoing = Outgoing(sock)
+        self._outgoing = Outgoing(sock, limit)
         self._reset = False
 
     def fileno(self) -> int:
@@ -38,10 +44,18 @@ class Channel:
     def wants_write(self) -> bool:
         return self._outgoing.wants_write
 
-    def send(self, message: Any) -> None:
-        """Queue a message, and write as much as the socket accepts."""
-        self._outgoing.add([wire.frame(message)])
+    @property
+    def waiting(self) -> int:
+        """How many bytes the other end has not read."""
+        return self._outgoing.waiting
+
+    def send(self, message: Any) -> bool:
+        """Queue a message, and write as much as the socket accepts. Returns false, and queues nothing, if the queue is
+        full.
+        """
+        added = self._outgoing.add([wire.frame(message)])
         self.flush()
+        return added
 
     def flush(self) -> None:
         self._outgoing.flush()  # ignore errors: the caller also watches the peer's process

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
+from precompiled.service.bounded import put_newest
+
 MAX_COOLDOWNS = 4096  # the most entries of one table; the oldest entry is removed first
 
 T = TypeVar("T")
@@ -23,10 +25,7 @@ class Cooldowns(Generic[T]):
         self._table: dict[T, Cooldown] = {}
 
     def start(self, name: T, until: float, why: str) -> None:
-        self._table.pop(name, None)
-        while len(self._table) >= MAX_COOLDOWNS:
-            del self._table[next(iter(self._table))]
-        self._table[name] = Cooldown(until, why)
+        put_newest(self._table, name, Cooldown(until, why), MAX_COOLDOWNS)
 
     def find(self, name: T, now: float) -> Cooldown | None:
         """The cooldown of ``name``; None if there is none, or if it has expired."""

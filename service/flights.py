@@ -4,8 +4,6 @@ job's end.
 
 from __future__ import annotations
 
-from collections import deque
-
 from precompiled.service.events import Instruction, Reply, Submitted
 from precompiled.service.job_states import Flight, ScheduledJob
 
@@ -14,13 +12,11 @@ from precompiled import wire
 # the most submits whose clients get a report of the job's end; further clients must look into the store
 MAX_INTERESTED = 4096
 MAX_INTERESTED_OF_USER = 8192  # the same limit over all jobs of one user
-FINISHED_KEPT = 64  # ended jobs kept for diagnosis
 
 
 class Flights:
     def __init__(self) -> None:
         self.jobs: dict[Flight, ScheduledJob] = {}  # queued and running
-        self.finished: deque[ScheduledJob] = deque(maxlen=FINISHED_KEPT)
 
     def add(self, job: ScheduledJob, event: Submitted) -> None:
         self.jobs[job.flight] = job
@@ -56,6 +52,3 @@ class Flights:
             else:
                 reply = wire.Rejected(message.code, message.message, message.action, name, job.submit.key)
             out.append(Reply(client, reply))
-        job.blob = b""
-        job.interested = {}
-        self.finished.append(job)

@@ -31,6 +31,9 @@ JOB_MOVES = {
 }
 
 
+MAX_STEPS, MAX_STEP_CHARS = 20, 200  # of a story: a job may be parked and queued again without end
+
+
 class SchedulerError(PrecompiledError):
     """A transition that is missing in the tables. ``story``: the steps before it."""
 
@@ -102,10 +105,12 @@ class ScheduledJob:
     def order(self) -> tuple[int, int]:
         return (self.priority, self.sequence)
 
+    def note_step(self, step: str, now: float) -> None:
+        self.story = [*self.story[1 - MAX_STEPS :], (now, step[:MAX_STEP_CHARS])]
+
     def move(self, trigger: str, now: float, why: str = "") -> Moved:
         """Follow an edge of the table. Raises SchedulerError if the table has no such edge."""
-        step = f"{trigger} ({why})" if why else trigger
-        self.story.append((now, step))
+        self.note_step(f"{trigger} ({why})" if why else trigger, now)
         state = JOB_MOVES.get((self.state, trigger))
         if state is None:
             raise SchedulerError(

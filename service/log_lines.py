@@ -10,9 +10,12 @@ import re
 import time
 from collections.abc import Callable
 
+from precompiled.service.bounded import put_newest
+
 MAX_CHARS = 4000  # limit for one message
 MAX_TEXT = 80  # characters of a short text from outside
 BURST, PER_S = 200.0, 20.0  # lines of one user: at once, and per second afterwards
+MAX_USERS = 1000  # a user may have thousands of uids (subuid(5)); the uid of the oldest line is forgotten first
 REPORT_S = 10.0  # seconds between two reports of how many lines were left out
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -53,7 +56,7 @@ class UserLines:
         now = self._clock()
         left, at = self._left.get(uid, (BURST, now))
         left = min(BURST, left + (now - at) * PER_S)
-        self._left[uid] = max(0.0, left - 1.0), now
+        put_newest(self._left, uid, (max(0.0, left - 1.0), now), MAX_USERS)
         if left < 1.0:
             self._dropped[uid] = self._dropped.get(uid, 0) + 1
         return left >= 1.0

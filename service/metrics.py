@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +17,8 @@ log = logging.getLogger("precompiled.daemon")
 
 MAX_REASONS = 200  # distinct reasons per counter and uid; clients choose them
 MAX_REASON_LENGTH = 80
+MAX_USERS = 1000  # a user may have thousands of uids (subuid(5)); further uids share the counters of OTHERS
+OTHERS = -1
 
 # wire.StatsReply defines the counters: numbers, and tables by reason.
 _FIELDS = msgspec.structs.fields(wire.StatsReply)
@@ -34,7 +35,7 @@ class _Counters:
 
 class Metrics:
     def __init__(self) -> None:
-        self._of: defaultdict[int, _Counters] = defaultdict(_Counters)
+        self._of: dict[int, _Counters] = {}
         self._directory: Path | None = None
         self._is_saved = True
 
@@ -43,11 +44,16 @@ class Metrics:
         self._directory = directory
         try:
             for uid, counts in saved_counts.read(directory).items():
-                mine = self._of[uid]
+                mine = self._counters(uid)
                 mine.numbers.update({name: counts[name] for name in NUMBERS if name in counts})
                 mine.reasons.update({name: counts[name] for name in BY_REASON if name in counts})
         except (OSError, ValueError) as error:
             log.warning("the counts start at 0: %s", error)
+
+    def _counters(self, uid: int) -> _Counters:
+        if uid not in self._of and len(self._of) >= MAX_USERS:
+            uid = OTHERS
+        return self._of.setdefault(uid, _Counters())
 
     def save(self) -> None:
         """Save the counts, if they have changed."""
@@ -62,7 +68,7 @@ class Metrics:
     def add(self, uid: int, counter: str, amount: float = 1, reason: str = "") -> None:
         """Add ``amount`` to a field of wire.StatsReply."""
         self._is_saved = False
-        counters = self._of[uid]
+        counters = self._counters(uid)
         if counter in BY_REASON:
             table = counters.reasons[counter]
             reason = plain(reason, MAX_REASON_LENGTH)

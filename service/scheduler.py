@@ -86,7 +86,6 @@ class Scheduler:
         self.couriers = Couriers(limits)
         self.workers = self._placement.workers
         self.jobs = self._flights.jobs
-        self.finished = self._flights.finished
 
     # ------------------------------------------------ queries
 
@@ -178,7 +177,7 @@ class Scheduler:
         job = ScheduledJob(
             next(self._numbers), uid, event.gid, message, event.blob, seat, Priority.of(message), since=now, size=size
         )
-        job.story.append((now, "submit"))
+        job.note_step("submit", now)
         self._flights.add(job, event)
         self._queue.add(job)
         out.append(Count(uid, "submitted"))
@@ -201,7 +200,7 @@ class Scheduler:
         again = message.id in job.interested
         self._flights.join(job, event)
         if (priority := Priority.of(message)) < job.priority:
-            job.story.append((now, "raise"))
+            job.note_step("raise", now)
             if job.state == "queued":
                 self._queue.reorder(job, priority)
             else:
@@ -352,7 +351,7 @@ class Scheduler:
             if now - job.since < limits.age_s:
                 continue
             self._queue.reorder(job, Priority.WAITING)
-            job.story.append((now, "age"))
+            job.note_step("age", now)
         for runner in self._runners():
             if now >= runner.kill_at(limits):
                 out.append(runner.kill("start-timeout" if runner.state == "starting" else "timeout", now))

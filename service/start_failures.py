@@ -1,7 +1,7 @@
 """Delays or refuses starts after workers failed to start. Pure, like the scheduler.
 
-- **Seats**: after two failed starts in a row, a seat is refused for a while. The seat's queued jobs fail, and its
-  submits are rejected.
+- **Seats**: after two failed starts in a row within an hour, a seat is refused for a while. Its queued jobs fail, and
+  its submits are rejected.
 - **Expected graphs**: if a worker started ahead of a graph fails or gets no job, its seat gets no such worker for a
   while. The seat's jobs are not refused.
 - **The host**: if it has no room for a process, no worker is started for a second. After 30 such starts in a row, the
@@ -10,14 +10,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from precompiled.service.cooldowns import Cooldown, Cooldowns
 from precompiled.service.events import Limits
 from precompiled.service.job_states import Seat
 
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0
-MAX_IN_ROW = 2  # failed starts after which a seat is refused
+FIRST_FAILURE_S = 3600.0  # how long a seat's first failed start counts
 # If a worker was started ahead of a graph and got no job, its seat gets no worker ahead of a graph for this many
 # seconds.
 EXPECTED_IN_VAIN_S = 24 * 3600.0
@@ -28,7 +26,7 @@ class StartFailures:
         self._limits = limits
         self.pause_until = 0.0  # no worker is started before this time
         self._host_full = 0  # starts in a row for which the host had no room
-        self._in_row: Counter[Seat] = Counter()
+        self._failed_once: Cooldowns[Seat] = Cooldowns()
         self._refused: Cooldowns[Seat] = Cooldowns()
         self._in_vain: Cooldowns[Seat] = Cooldowns()
 
@@ -41,7 +39,7 @@ class StartFailures:
 
     def succeeded(self, seat: Seat) -> None:
         self._host_full = 0
-        del self._in_row[seat]
+        self._failed_once.end(seat)
         self._refused.end(seat)
 
     def pauses(self, now: float) -> bool:
@@ -54,10 +52,10 @@ class StartFailures:
 
     def failed(self, seat: Seat, text: str, now: float) -> bool:
         """Record a failed start that a job needed. Returns whether the seat is now refused (reason: ``text``)."""
-        self._in_row[seat] += 1
-        if self._in_row[seat] < MAX_IN_ROW:
+        if self._failed_once.find(seat, now) is None:
+            self._failed_once.start(seat, now + FIRST_FAILURE_S, "")
             return False
-        del self._in_row[seat]
+        self._failed_once.end(seat)
         self._refused.start(seat, now + self._limits.start_refused_s, text)
         return True
 
@@ -68,5 +66,6 @@ class StartFailures:
         self._in_vain.start(seat, now + EXPECTED_IN_VAIN_S, "idle")
 
     def tick(self, now: float) -> None:
+        self._failed_once.tick(now)
         self._refused.tick(now)
         self._in_vain.tick(now)

@@ -25,6 +25,9 @@ log = logging.getLogger("precompiled.watcher_link")
 RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # pause before a restart; doubles with each restart
 STEADY_S = 60.0  # a watcher that ran longer is restarted after the shortest pause
 STOP_S = 3.0
+MAX_ASKED = 256  # requests without a reply; the watcher writes each new watch to disk, so peers can send them faster
+ASKED_BYTES = 4 << 20  # if more bytes wait for the watcher, further requests are rejected
+UNREAD_BYTES = 16 << 20  # if more bytes wait, the watcher hangs, and is replaced
 
 REFUSED = wire.Rejected(
     "watch-needs-own-daemon",
@@ -39,6 +42,9 @@ NOT_INSTALLED = wire.Rejected(
     "this daemon's installation lacks the part `watch`",
     "Install all of precompiled, and restart the daemon",
 )
+
+
+BUSY = wire.Rejected("watcher-busy", "the watcher has too many unfinished requests", "Try again")
 
 
 class WatcherLink:
@@ -77,12 +83,18 @@ class WatcherLink:
         if self._channel is None:
             self.replies.append((peer, wire.Rejected("no-watcher", self._problem, "See the daemon's log")))
             return
+        if len(self._asked) >= MAX_ASKED or self._channel.waiting > ASKED_BYTES:
+            self.replies.append((peer, BUSY))
+            return
         self._number += 1
         self._asked[self._number] = peer
         self._channel.send(wire.Ask(self._number, request))
 
     def ask_for_watches(self, peer: bytes) -> None:
         """Append the reply to ``replies``; if the watcher is starting, after its first report."""
+        if len(self._waiting_peers) >= MAX_ASKED:
+            self.replies.append((peer, BUSY))
+            return
         self._waiting_peers.append(peer)
         if self._has_report or not self.active:
             self._satisfy()
@@ -93,8 +105,10 @@ class WatcherLink:
         self._waiting_peers = []
 
     def job_ended(self, ids: Sequence[str], state: str, why: str) -> None:
-        if self._channel is not None and self.watches:
-            self._channel.send(wire.JobEnded(list(ids), state, why[:1000]))
+        if self._channel is None or not self.watches:
+            return
+        if not self._channel.send(wire.JobEnded(list(ids), state, why[:1000])):
+            self._lost("the watcher does not read its messages")
 
     def fds(self) -> dict[int, int]:
         if self._channel is None:
@@ -161,22 +175,22 @@ class WatcherLink:
             log.error("%s", self._problem)
             self._again()
             return
-        self._channel = Channel(control, wire.FromWatcher)
+        self._channel = Channel(control, wire.FromWatcher, limit=UNREAD_BYTES)
         self._started = time.monotonic()
         self._problem = ""
         log.info("watcher: pid %d", self._popen.pid)
 
-    def _lost(self) -> None:
+    def _lost(self, what: str = "the watcher ended unexpectedly") -> None:
         assert self._popen is not None and self._channel is not None
         self._channel.close()
         self._channel = None
         self._kill()
         if time.monotonic() - self._started > STEADY_S:
             self._pause = RESTART_MIN_S
-        self._problem = f"watch: the watcher ended unexpectedly, and restarts within {self._pause:g} s"
+        self._problem = f"watch: {what}, and restarts within {self._pause:g} s"
         log.error("%s", self._problem)
         for peer in self._asked.values():
-            self.replies.append((peer, wire.Rejected("no-watcher", "the watcher ended unexpectedly", "Try again")))
+            self.replies.append((peer, wire.Rejected("no-watcher", what, "Try again")))
         self._asked.clear()
         self._satisfy()
         self._again()

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 from precompiled.service.events import KillWorker, Limits, StopWorker
-from precompiled.service.job_states import Priority, ScheduledJob, SchedulerError, Seat
+from precompiled.service.job_states import MAX_STEPS, Priority, ScheduledJob, SchedulerError, Seat
 
 from precompiled import wire
 
@@ -44,7 +44,7 @@ class Runner:
 
     def move(self, trigger: str, now: float) -> None:
         """Follow an edge of the table. Raises SchedulerError if the table has no such edge."""
-        self.story = [*self.story[-20:], (now, trigger)]
+        self.story = [*self.story[1 - MAX_STEPS :], (now, trigger)]
         state = RUNNER_MOVES.get((self.state, trigger))
         if state is None:
             raise SchedulerError(f"worker {self.number} cannot {trigger} when it is {self.state}", self.story)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from precompiled.service import budget
+from precompiled.service.bounded import put_newest
 from precompiled.service.channel import Channel
 from precompiled.service.processes import become_subreaper
 from precompiled.service.watch import capture as capturing
@@ -160,7 +161,7 @@ class Watcher:
             log.exception("watch %s", watch.id)
             text = f"the watch {watch.id} ({watch.name[:100]!r}) is set aside: {type(error).__name__}: {error}"
             self._watches.pop(watch.id, None)
-            self._problems[watch.id] = text[:500]
+            put_newest(self._problems, watch.id, text[:500], MAX_WATCHES)
             self._registry.set_aside(watch.id, f"{type(error).__name__}: {error}")
             self._changed = True
             with suppress(OSError, PrecompiledError):
@@ -233,7 +234,8 @@ class Watcher:
             self._registry.save(watch.id, watch.record())
             self._problems.pop(watch.id, None)
         except (OSError, PrecompiledError) as error:
-            self._problems[watch.id] = f"the watch {watch.id} cannot be saved, so it ends with the daemon: {error}"
+            text = f"the watch {watch.id} cannot be saved, so it ends with the daemon: {error}"
+            put_newest(self._problems, watch.id, text, MAX_WATCHES)
 
     # ------------------------------------------------ the daemon
 
@@ -244,19 +246,22 @@ class Watcher:
             log.error("the daemon's stream failed: %s", error)
             self._stopping = True
             return
+        answers: list[wire.Answer] = []
         for message in messages:
             match message:
                 case wire.Ask(number, request):
-                    answer = self._answer(request)
-                    # Report first: after the answer, the peer requests the watches, and must not get an older state.
-                    self._tell_at = 0.0
-                    self._tell(time.monotonic())
-                    self._channel.send(wire.Answer(number, answer))
+                    answers.append(wire.Answer(number, self._answer(request)))
                 case wire.JobEnded(ids, state, why):
                     for watch in self._watches.values():
                         self._changed |= watch.job_ended(ids, state, why)
                 case wire.Exit():
                     self._stopping = True
+        if answers:
+            # Report first: after its answer, a peer requests the watches, and must not get an older state.
+            self._tell_at = 0.0
+            self._tell(time.monotonic())
+        for answer in answers:
+            self._channel.send(answer)
 
     def _answer(self, request: wire.Watch | wire.Unwatch) -> wire.Watching | wire.Rejected:
         self._changed = True

@@ -22,3 +22,4 @@ def test_fuzzed_messages_are_refused_and_harm_no_other_client(tmp_path: Path, tr
     assert not found.faults, found.faults[0]
     assert found.invalid > count / 4 and len(found.status_s) >= 3
     assert found.rss[-1][1] - found.rss[0][1] < 32 << 20
+    assert found.growth < 10, "bytes per message, in the second half of the full form"

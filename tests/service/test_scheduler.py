@@ -25,6 +25,7 @@ from precompiled import wire
 def test_a_job_is_queued_run_and_published() -> None:
     host = Host()
     said = host.submit("k", name="Model")
+    (job,) = host.scheduler.jobs.values()
     start = host.only(StartWorker, said)
     assert host.reply(said).state == "queued"
     run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
@@ -32,7 +33,7 @@ def test_a_job_is_queued_run_and_published() -> None:
     assert host.reply(host.done(run)).state == "published"
     assert (host.counted("submitted"), host.counted("compiled"), host.counted("compile_s")) == (1, 1, 1.0)
     assert not host.scheduler.jobs
-    assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "assign", "publish"]
+    assert [step.split()[0] for _, step in job.story] == ["submit", "assign", "publish"]
 
 
 def test_submits_of_one_user_and_key_share_a_job() -> None:
@@ -167,10 +168,11 @@ def test_a_queued_job_is_dropped_when_its_last_submit_is_cancelled() -> None:
     host.warm()
     host.submit("running", id="r")
     host.submit("queued", id="q")
+    dropped = next(job for job in host.scheduler.jobs.values() if job.submit.key == "queued")
     said = host.tell(Cancelled(1, ("q",)))
     assert {job.submit.key for job in host.scheduler.jobs.values()} == {"running"}
     assert not [item for item in said if isinstance(item, (KillWorker, Reply))]
-    assert host.scheduler.finished[-1].state == "dropped"
+    assert dropped.state == "dropped"
 
 
 @pytest.mark.reason("cancelled")

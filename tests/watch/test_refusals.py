@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from precompiled.service.watch.registry import MAX_WATCHES, Good, Record, Registry, identify
-from precompiled.service.watcher_link import WatcherLink
+from precompiled.service.watcher_link import ASKED_BYTES, MAX_ASKED, UNREAD_BYTES, WatcherLink
 from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
 
 from precompiled import wire
@@ -152,15 +153,20 @@ def registration(target: str) -> wire.Registration:
     )
 
 
+def communicate(link: WatcherLink) -> None:
+    """Write and read what the watcher's stream allows, as the daemon's loop does."""
+    poll = select.poll()
+    for fd, events in link.fds().items():
+        poll.register(fd, events)
+    assert poll.poll(TIMEOUT_S * 1000), "the watcher says nothing"
+    link.check()
+
+
 def answer(link: WatcherLink, request: wire.Watch | wire.Unwatch) -> Any:
-    """Send a request to the watcher, a separate process, as the daemon's loop does. Return the reply."""
+    """Send a request to the watcher, a separate process. Return the reply."""
     link.ask(b"peer", request)
     while not link.replies:
-        poll = select.poll()
-        for fd, events in link.fds().items():
-            poll.register(fd, events)
-        assert poll.poll(TIMEOUT_S * 1000), "the watcher says nothing"
-        link.check()
+        communicate(link)
     ((peer, reply),) = link.replies
     link.replies = []
     assert peer == b"peer"
@@ -290,6 +296,54 @@ def test_watcher_that_does_not_start_is_reported_and_retried(
     assert said in reply.message and reply.action
     assert said in link.degraded[0], "`status` says it, too"
     assert link.next_wake(0.0) is not None, "it is tried again"
+
+
+@pytest.fixture
+def stopped(link: WatcherLink, tmp_path: Path) -> WatcherLink:
+    """The link to a watcher that has one watch, and is stopped by a signal."""
+    known = registration("known:f")
+    Registry(tmp_path / "cache").save(identify(known), Record(known, Good({}, [], True, complete=True)))
+    answer(link, wire.Unwatch([]))
+    assert link._popen is not None and link.watches
+    os.kill(link._popen.pid, signal.SIGSTOP)
+    return link
+
+
+@pytest.mark.reason("watcher-busy")
+@pytest.mark.parametrize(("size", "number"), [(1, MAX_ASKED), (1_000_000, ASKED_BYTES // 1_000_000 + 1)])
+def test_requests_beyond_a_limit_are_rejected_until_the_watcher_reads(
+    stopped: WatcherLink, size: int, number: int
+) -> None:
+    request = wire.Unwatch(["x" * size])
+    for _ in range(number):
+        stopped.ask(b"peer", request)
+    assert stopped.replies == []
+    stopped.ask(b"peer", request)
+    ((peer, reply),) = stopped.replies
+    assert peer == b"peer" and isinstance(reply, wire.Rejected) and reply.code == "watcher-busy"
+    assert stopped._popen is not None
+    os.kill(stopped._popen.pid, signal.SIGCONT)
+    while len(stopped.replies) <= number:
+        communicate(stopped)
+    stopped.replies = []
+    assert answer(stopped, wire.Unwatch(["x"])) == wire.Watching([])
+
+
+@pytest.mark.reason("no-watcher")
+def test_watcher_that_reads_no_ends_of_jobs_is_replaced(stopped: WatcherLink) -> None:
+    """A lost end of a job would leave a graph in the state "compiling". A new watcher captures the graph again."""
+    first = stopped._popen
+    assert first is not None
+    stopped.ask(b"peer", wire.Unwatch([]))
+    ids = ["x" * 256] * 4000
+    for _ in range(UNREAD_BYTES // 1_000_000 + 10):
+        stopped.job_ended(ids, "failed", "")
+    assert first.returncode is not None, "the stopped watcher was killed"
+    ((_, reply),) = stopped.replies
+    assert isinstance(reply, wire.Rejected) and reply.code == "no-watcher"
+    assert "does not read" in reply.message and "does not read" in stopped.degraded[0]
+    stopped.replies = []
+    assert answer(stopped, wire.Unwatch([])) == wire.Watching([]) and stopped.degraded == []
 
 
 # ---------------------------------------------------------------- a capture
