@@ -21,12 +21,14 @@ class Channel:
         kind: object = wire.WorkerMessage,
         at_once: int = 1 << 20,
         limit: int | None = None,
+        max_bytes: int = wire.MAX_MESSAGE_BYTES,
     ) -> None:
         """``kind``: the union of the messages that the other end may send. ``at_once``: how many messages one
         ``receive`` accepts; the next one raises WireError before it is decoded. ``limit``: see Outgoing.
+        ``max_bytes``: the largest message that ``receive`` accepts.
         """
         sock.setblocking(False)
-        self._kind, self._at_once = kind, at_once
+        self._kind, self._at_once, self._max_bytes = kind, at_once, max_bytes
         self._sock = sock
         self._incoming = bytearray()
         self._outgoing = Outgoing(sock, limit)
@@ -74,19 +76,20 @@ class Channel:
                 self._outgoing.closed = True
                 break
             self._incoming += data
-            if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
+            if len(self._incoming) > self._max_bytes + wire.LENGTH_BYTES:
                 break  # one message is whole; the rest stays in the kernel
         messages: list[object] = []
         while len(self._incoming) >= wire.LENGTH_BYTES:
             length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")
-            if length > wire.MAX_MESSAGE_BYTES:
+            if length > self._max_bytes:
                 raise WireError(f"a message has {length} bytes, too many", code="too-large")
             end = wire.LENGTH_BYTES + length
             if len(self._incoming) < end:
                 break
             if len(messages) >= self._at_once:
                 raise WireError(f"more than {self._at_once} messages at once")
-            messages.append(wire.decode(bytes(self._incoming[wire.LENGTH_BYTES : end]), self._kind))
+            data = bytes(self._incoming[wire.LENGTH_BYTES : end])
+            messages.append(wire.decode(data, self._kind, self._max_bytes))
             del self._incoming[:end]
         return messages
 

@@ -24,6 +24,7 @@ log = logging.getLogger("precompiled.watch")
 DIRECTORY = "watch"
 MAX_BYTES = 16 << 20
 MAX_WATCHES = 64
+MAX_PATH_BYTES = 4095  # the kernel's limit
 ASIDE = ".set-aside"
 
 
@@ -65,6 +66,8 @@ def problem_of(registration: wire.Registration) -> str:
     ):
         if not os.path.isabs(path) or "\0" in path:
             return f"the {what} {path[:200]!r} is not an absolute path"
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            return f"the {what} has a path of {len(os.fsencode(path))} bytes, over the limit of {MAX_PATH_BYTES}"
     if any("\0" in text for text in texts):
         return "the command, a file or a variable contains a NUL"
     if not all(name and "=" not in name for name in registration.variables):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from precompiled.service.watch.capture import Capture, CapturedGraph, End
 from precompiled.service.watch.files import ABSENT, Files, saved_at
 from precompiled.service.watch.plan import Plan
@@ -23,6 +24,7 @@ log = logging.getLogger("precompiled.watch")
 MAX_VERIFICATIONS = 2  # the most repetitions of a capture whose graphs have symbolic sizes
 GRAPHS_SHOWN = 100
 REASON_CHARS = 2000
+SHORT_CHARS = 300
 ENDED_BADLY = ("failed", "quarantined", "dropped")
 
 
@@ -353,6 +355,12 @@ class RunningWatch:
             fake=good.fake if good else False,
             packages=good.packages if good else 0,
         )
+
+
+def shortened(status: wire.WatchStatus) -> wire.WatchStatus:
+    """Leave out the graphs of a status, and cut its texts."""
+    texts = {name: getattr(status, name)[:SHORT_CHARS] for name in ("name", "error", "note", "edited")}
+    return msgspec.structs.replace(status, graphs=[], **texts)
 
 
 def store_names(artifacts: Path) -> Callable[[str], set[str]]:

@@ -22,7 +22,7 @@ from precompiled.service.watch.capture import Capture
 from precompiled.service.watch.files import Files
 from precompiled.service.watch.hints import Hints
 from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, identify, problem_of
-from precompiled.service.watch.watch import RunningWatch, Tools, store_names
+from precompiled.service.watch.watch import RunningWatch, Tools, shortened, store_names
 
 from precompiled import wire
 from precompiled.core.errors import PrecompiledError, WireError
@@ -36,6 +36,8 @@ STORE_S = 1.0  # seconds between two checks of the store while compiles are awai
 TELL_S = 0.05  # seconds between two reports to the daemon
 HINT_S = 0.02  # seconds between a hint and the check, so that a burst of events causes one check
 IDLE_S = 60.0  # seconds between two checks if there is no watch
+REQUEST_BYTES = 16 << 20  # an Ask is larger than the client's message; a JobEnded has up to 4096 ids
+REPORT_BYTES = wire.MAX_MESSAGE_BYTES // 2  # of all watches: the daemon's replies to clients contain the report
 CAPTURES = 2  # the most captures that run at the same time
 
 
@@ -43,7 +45,7 @@ class Watcher:
     """All watches. ``open``, then ``run`` until the daemon's stream ends, then ``close``."""
 
     def __init__(self, control: socket.socket, runtime_dir: Path, cache_dir: Path) -> None:
-        self._channel = Channel(control, wire.ToWatcher)
+        self._channel = Channel(control, wire.ToWatcher, max_bytes=REQUEST_BYTES)
         self._runtime_dir = runtime_dir
         self._registry = Registry(cache_dir)
         self._watches: dict[str, RunningWatch] = {}
@@ -235,7 +237,7 @@ class Watcher:
             self._problems.pop(watch.id, None)
         except (OSError, PrecompiledError) as error:
             text = f"the watch {watch.id} cannot be saved, so it ends with the daemon: {error}"
-            put_newest(self._problems, watch.id, text, MAX_WATCHES)
+            put_newest(self._problems, watch.id, text[:500], MAX_WATCHES)
 
     # ------------------------------------------------ the daemon
 
@@ -298,4 +300,7 @@ class Watcher:
             return
         self._changed, self._tell_at = False, now + TELL_S
         degraded = [f"watch: {text}" for text in (self._hints.problem, *self._problems.values()) if text]
-        self._channel.send(wire.Watched([watch.status() for watch in self._watches.values()], degraded))
+        watches = [watch.status() for watch in self._watches.values()]
+        if len(wire.encode(wire.Watched(watches, degraded))) > REPORT_BYTES:
+            watches = [shortened(watch) for watch in watches]
+        self._channel.send(wire.Watched(watches, degraded))

@@ -71,13 +71,14 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A daemon in this process. Its workers do not start, and its watcher reads nothing."""
+    """A daemon in this process. Its workers do not start. Its watcher reads nothing, and exits at the stream's end."""
 
     def start_worker(*_: object, **__: object) -> object:
         raise StartError("no worker starts")
 
     def start_watcher(*_: str, **options: Any) -> object:
-        return children.start_with_stream("-c", "import time; time.sleep(1000)", **options)
+        waits = "import select, sys; poll = select.poll(); poll.register(int(sys.argv[-1]), 0); poll.poll()"
+        return children.start_with_stream("-c", waits, **options)
 
     monkeypatch.setattr(pool, "start_worker", start_worker)
     monkeypatch.setattr(watcher_link, "start_with_stream", start_watcher)

@@ -193,6 +193,7 @@ def test_invalid_registration_is_refused_and_the_watcher_continues(link: Watcher
         {"command": ["a:b", "c:d"]},
         {"executable": "python"},
         {"directory": "/\0"},
+        {"directory": "/" + "x" * 5000},
         {"store": ""},
         {"files": ["/x\0"]},
         {"variables": {"A=B": ""}},
@@ -280,6 +281,28 @@ def test_watch_that_cannot_be_saved_is_refused(link: WatcherLink, tmp_path: Path
         assert "precompiled doctor" in reply.action
     known = identify(registration("a:b"))
     assert answer(link, wire.Unwatch([known])) == wire.Watching([])
+
+
+def test_largest_messages_do_not_end_the_watcher(link: WatcherLink, tmp_path: Path) -> None:
+    """The reports of all watches must fit into the daemon's replies to clients, and a request that the daemon accepts
+    into a message to the watcher.
+    """
+    graphs = [wire.WatchedGraph("g" * 500, "k" * 64, "failed", "r" * 2000)] * 200
+    good = Good({}, graphs, True, note="n" * 8000, complete=True)
+    registry = Registry(tmp_path / "cache")
+    for number in range(MAX_WATCHES - 1):
+        known = msgspec.structs.replace(registration(f"known:f{number}"), directory="/" + "d" * 4000)
+        registry.save(identify(known), Record(known, good))
+    large = wire.Watch(msgspec.structs.replace(registration("a:b"), variables={"A": ""}))
+    large.registration.variables["A"] = "x" * (wire.MAX_MESSAGE_BYTES - len(wire.encode(large)) - 4)
+    assert len(wire.encode(large)) == wire.MAX_MESSAGE_BYTES
+    assert isinstance(answer(link, large), wire.Watching)
+    link.job_ended(["x" * 256] * 8000, "failed", "")
+    assert isinstance(answer(link, wire.Unwatch(["x"])), wire.Watching) and link.degraded == []
+    assert len(link.watches) == MAX_WATCHES
+    assert len(wire.encode(wire.WatchesReply(link.watches, []))) < wire.MAX_MESSAGE_BYTES
+    assert answer(link, wire.Unwatch([watch.id for watch in link.watches[2:]]))
+    assert [len(watch.graphs) for watch in link.watches] == [100, 100], "a smaller report is complete"
 
 
 @pytest.mark.reason("no-watcher")
