@@ -66,6 +66,10 @@ FOUND: dict[str, list[tuple[str, str]]] = {
         ("38661f15", "a reader reserved the largest allowed size before it read a small file"),
         ("38661f15", "deeply nested TOML raised RecursionError"),
     ],
+    "frames": [
+        ("8b1ee223", "the daemon queued the requests that its watcher had not read without a limit"),
+        ("8b292113", "a registration with a long path ended the watcher, and each later watcher"),
+    ],
     "untrusted-files": [("38661f15", "a listing of packages followed a link to another directory")],
     "file-systems": [("8554de0b", "an artifact in a lower layer of an overlay could not be quarantined or evicted")],
     "eviction": [
