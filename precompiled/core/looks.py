@@ -38,6 +38,11 @@ def namespace_of(value: object) -> dict[str, Any]:
     return {}
 
 
+def slots_of(kind: type) -> list[str]:
+    """The names of the slots that a class itself declares, as attributes (``_Kind__slot`` for a private name)."""
+    return [name for name, held in namespace_of(kind).items() if type(held) is types.MemberDescriptorType]
+
+
 def attribute_of(value: object, name: str, default: object = None) -> Any:
     """An attribute as stored, without binding descriptors. Slots and C members are read."""
     found = inspect.getattr_static(value, name, _MISSING)

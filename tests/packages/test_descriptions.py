@@ -69,6 +69,28 @@ def test_description_does_not_depend_on_earlier_descriptions(first: tuple[str, .
     assert {name: THINGS[name](described) for name in THINGS} == alone
 
 
+def test_description_of_an_object_includes_private_slots() -> None:
+    class Scale:
+        __slots__ = ("__by", "__dict__", "__weakref__")
+
+        def __init__(self, by: float) -> None:
+            self.__by = by
+
+    class Named(Scale):
+        __slots__ = ("__name",)
+
+        def __init__(self, by: float, name: str) -> None:
+            super().__init__(by)
+            self.__name = name
+
+    for one, other in (
+        (Scale(2.0), Scale(3.0)),
+        (Named(2.0, "a"), Named(2.0, "b")),
+        (Named(2.0, "a"), Named(3.0, "a")),
+    ):
+        assert Descriptions().thing(one) == Descriptions().thing(one) != Descriptions().thing(other)
+
+
 def test_description_of_a_method_includes_the_values_of_its_class() -> None:
     def made(factor: float) -> Callable[..., Any]:
         class Held:

@@ -27,7 +27,7 @@ SOURCES = {
     "CONFIG = types.SimpleNamespace(by_name={'scale': [2.0, len]})\n"
     "class Options:\n    width = 4\n"
     "OPTIONS = Options()\n"
-    "class Slots:\n    __slots__ = ('width',)\n"
+    "class Slots:\n    __slots__ = ('width', '__rate')\n"
     "SLOTS = Slots()\n"
     "__hidden, __rate, __dunder__ = __import__('importlib').import_module('pc_hidden'), 2.0, 2.0\n"
     "KEYS = {'__rate': 2.0, '__dunder__': [2.0, len]}\n"
@@ -82,6 +82,7 @@ COVERED = {
             "Options.width = 5",
             "OPTIONS.width = 5",
             "SLOTS.width = 5",
+            "SLOTS._Slots__rate = 5",
             "__rate = 5.0",
             "__dunder__ = 5.0",
             "KEYS['__dunder__'][0] = 5.0",
@@ -178,8 +179,10 @@ class Ten:
 class Patched:
     def back(self, g): return g * 1.0
     def __call__(self, g): return g * 1.0
+    @classmethod
+    def __torch_dispatch__(cls, g): return g * 1.0
 def ten(self, g): return g * 10.0
-first, then = Patched.back, Patched.__call__
+first, then, dispatch = Patched.back, Patched.__call__, vars(Patched)["__torch_dispatch__"]
 operator = torch.ops.aten.sin.default
 table, queue = {"rule": plain}, collections.deque([1.0])
 function, cached, builtin, kind, closure = plain, functools.lru_cache(plain), len, Plain, make(1.0)
@@ -200,6 +203,10 @@ CHOICES = {
     "attribute": ("attributed.factor = 10.0", "attributed.factor = 1.0"),
     "method": ("Patched.back = ten", "Patched.back = first"),
     "special method": ("Patched.__call__ = ten", "Patched.__call__ = then"),
+    "special class method": (
+        "Patched.__torch_dispatch__ = classmethod(ten)",
+        "Patched.__torch_dispatch__ = dispatch",
+    ),
     "operator": ("operator = torch.ops.aten.cos.default", "operator = torch.ops.aten.sin.default"),
     "numpy": ("number = numpy.float64(10.0)", "number = numpy.float64(1.0)"),
     "decimal": ("exact = decimal.Decimal(10)", "exact = decimal.Decimal(1)"),

@@ -13,7 +13,7 @@ import types
 from _abc import _get_dump  # type: ignore[import-not-found]  # of CPython's abc
 
 from precompiled.core.definitions import codes_within
-from precompiled.core.looks import attribute_of, is_a, namespace_of
+from precompiled.core.looks import attribute_of, is_a, namespace_of, slots_of
 from precompiled.packages.describe.codes import globals_read
 
 # Top-level modules whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
@@ -49,10 +49,8 @@ def state_of(value: object) -> dict[str, object] | None:
     for base in type(value).__mro__[:-1]:
         if not is_heap(base):
             return None
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            if name not in ("__dict__", "__weakref__"):
-                state[name] = attribute_of(value, name, "absent")
+        for name in slots_of(base):
+            state[name] = attribute_of(value, name, "absent")
     return None if "_parameters" in state else state  # an nn.Module: its tensors are not constants
 
 

@@ -37,6 +37,7 @@ from torch._library import custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 
 from precompiled.core import interruptions
+from precompiled.core.looks import slots_of
 
 # Types whose repr describes a value completely. Values of the types in _PLAIN may also be keys, and may be in
 # containers of any size.
@@ -56,6 +57,7 @@ _BY_REPR = frozenset(
 )
 _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
+_WRAPPERS = frozenset({staticmethod, classmethod, property})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 # unittest sets these attributes on a test class when it runs the tests. A worker runs no tests.
@@ -137,10 +139,9 @@ class _Look:
             return repr(value)
         if kind in _FUNCTIONS:
             return self._function(value, depth)
-        if kind in (staticmethod, classmethod):
-            return [kind.__qualname__, self._function(value.__func__, depth)]
-        if kind is property:
-            return [kind.__qualname__, self._function(value.fget, depth)]
+        if kind in _WRAPPERS:
+            wrapped = value.fget if kind is property else value.__func__
+            return [kind.__qualname__, self._function(wrapped, depth)]
         if issubclass(kind, (OpOverload, OpOverloadPacket)):
             return str(value)
         if issubclass(kind, custom_ops.CustomOpDef):
@@ -156,9 +157,9 @@ class _Look:
             if value.__module__ != self._module:
                 return named
             special = [
-                (name, self._function(vars(value)[name], depth))
+                (name, self.shown(vars(value)[name], depth))
                 for name in sorted(vars(value))
-                if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS
+                if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS | _WRAPPERS
             ]
             # Libraries keep ids of objects in special attributes (``__pydantic_core_schema__``).
             attributes = {
@@ -168,7 +169,7 @@ class _Look:
             }
             return [*named, *special, *self.items(attributes, depth)]
         if kind in _OBJECTS or issubclass(kind, torch.nn.Module) or _is_of_the_users(kind):
-            slots = {name for base in kind.__mro__ for name in _slots(base)} - {"__dict__", "__weakref__"}
+            slots = [name for base in kind.__mro__ if "__slots__" in vars(base) for name in slots_of(base)]
             held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
             plain = [base.__repr__(value) for base in (bool, int, float, complex, str, bytes) if issubclass(kind, base)]
             return [kind.__qualname__, *plain, *self.items({**getattr(value, "__dict__", {}), **held}, depth)]
@@ -243,11 +244,6 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 def _is_numpys(kind: type) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype))
-
-
-def _slots(base: type) -> tuple[str, ...]:
-    found = vars(base).get("__slots__", ())
-    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def _is_of_the_users(kind: type) -> bool:
