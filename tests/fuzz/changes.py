@@ -119,7 +119,10 @@ def check(host: Host, first: int, number: int, task: str = "ours", each: int = C
             rows = ["changes", "used" if one["used"] else "traced"]
             rows += ["result changed"] * (one["eager"] != answer[0]["eager"])
             if not _is_equal(one["eager"], one["got"]):
-                if _is_equal(one["got"], other["got"]):
+                # A program that raises in eager mode, and that replaced a function that Dynamo itself calls, breaks
+                # Dynamo at different places with and without packages.
+                raises = all(text.startswith("raised") for text in (one["eager"], one["got"], other["got"]))
+                if raises or _is_equal(one["got"], other["got"]):
                     rows.append("plain differs")
                 else:
                     rows.append("raises" if one["got"].startswith("raised") else "wrong")
