@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import logging
 import sys
 import threading
@@ -87,11 +88,15 @@ FROM_THE_BEGINNING = sys.version_info >= (3, 12)
 
 @dataclass(frozen=True)
 class NativeCall:
-    """An untraced call of a function of the program. ``arguments`` include the values of the closure."""
+    """An untraced call of a function of the program. ``arguments`` include the values of the closure.
+
+    ``by_pytree``: pytree may call the function. The description of the class covers the function's code.
+    """
 
     code: types.CodeType
     scope: dict[str, Any]
     arguments: tuple[object, ...]
+    by_pytree: bool = False
 
 
 @dataclass
@@ -139,7 +144,14 @@ def paused() -> Iterator[None]:
 def meets(value: object) -> None:
     """The trace has read ``value``. If Dynamo may call functions of its class, begin to watch the trace."""
     noticed = _watch.noticed
-    if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
+    if noticed is None or FROM_THE_BEGINNING or _is_profiled():
+        return
+    if isinstance(value, type) and not _has_functions(value) and (calls := _calls_by_pytree(value)):
+        # Profiling would slow down each trace of a HuggingFace model, whose outputs are of such a class. The trace
+        # itself creates the values of the class, so only the functions' globals may change.
+        noticed.calls += calls
+        return
+    if _may_be_called(value):
         _begin(noticed)
 
 
@@ -151,7 +163,7 @@ def _may_be_called(value: Any) -> bool:
     if kind is types.ModuleType:
         return "__getattr__" in vars(value) and not _is_dynamos(value.__name__)
     named: Any = value if issubclass(kind, type) else kind
-    return _has_functions(named)
+    return _has_functions(named) or _is_flattened_by_the_program(named)
 
 
 def _has_functions(kind: type) -> bool:
@@ -161,9 +173,30 @@ def _has_functions(kind: type) -> bool:
         return True
     if issubclass(meta, enum.EnumMeta) or any(base in kind.__mro__ for base in (str, bytes, int, float, complex)):
         return any(True for _name in _functions_of(kind))
-    if any(name in _OF_INSTANCES for name in _functions_of(kind)):
-        return True
+    return any(name in _OF_INSTANCES for name in _functions_of(kind))
+
+
+def _is_flattened_by_the_program(kind: type) -> bool:
+    """Whether a function of the program flattens values of this class (torch.utils._pytree)."""
     return kind in pytree.SUPPORTED_NODES and not _is_dynamos(pytree.SUPPORTED_NODES[kind].flatten_fn.__module__)
+
+
+def _calls_by_pytree(kind: type) -> list[NativeCall]:
+    """The calls of installed functions that flatten and unflatten values of this class, without the values.
+
+    Empty if an edit of the program could change one of the functions.
+    """
+    if not _is_flattened_by_the_program(kind):
+        return []
+    calls = []
+    for function in (pytree.SUPPORTED_NODES[kind].flatten_fn, pytree.SUPPORTED_NODES[kind].unflatten_fn):
+        while isinstance(function, functools.partial):
+            function = function.func
+        if not isinstance(function, types.FunctionType) or not _installed_name(function.__code__.co_filename):
+            return []
+        cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+        calls.append(NativeCall(function.__code__, function.__globals__, cells, by_pytree=True))
+    return calls
 
 
 def _functions_of(kind: type) -> Iterator[str]:

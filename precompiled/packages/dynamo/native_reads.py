@@ -74,7 +74,7 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
             except NotPortable as reason:
                 raise _refused(call, f"reads the global {name}: {reason}") from reason
     for call in calls:
-        if code_digest(call.code) not in described.covered:
+        if not call.by_pytree and code_digest(call.code) not in described.covered:
             raise _refused(call, "cannot be found by the name of a function or class")
     return [(module, name, fact) for (module, name), fact in sorted(found.items(), key=lambda item: item[0])]
 
