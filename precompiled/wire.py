@@ -91,6 +91,7 @@ class Expect(Message, frozen=True):
 
     environment: Interpreter
     device: str  # as in Submit; the client guesses it
+    store: str = ""  # as in Submit; the worker prepares its C++ builds in this store
 
 
 class Status(Message, frozen=True):

@@ -22,6 +22,7 @@ class Limits:
     yield_s: float = 4.0  # a background job runs at low priority for this long after its submit
     start_timeout_s: float = 300.0
     worker_idle_s: float = 900.0  # the last idle worker of a seat is stopped after this time
+    idle_after_s: float = 5.0  # a worker without a job for this time may begin a job of idle priority
     extra_idle_s: float = 30.0  # further idle workers of a seat are stopped after this time
     # a worker is replaced after this many jobs, since it cannot unload modules and libraries
     jobs_per_worker: int = 200
@@ -58,6 +59,7 @@ class Expected:
     gid: int
     interpreter: wire.Interpreter
     device: str
+    store: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class StartWorker:
     interpreter: wire.Interpreter
     device: str
     yields_until: float = 0.0  # the job gives way to other programs until this time (monotonic seconds)
+    store: str = ""  # the store of the expected graph, for a worker that starts ahead of its first job
 
 
 @dataclass(frozen=True)

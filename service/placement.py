@@ -8,7 +8,7 @@ run as there are slots. A *process* is a worker that exists, mostly idle and war
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from precompiled.service import shares
@@ -52,7 +52,11 @@ class Placement:
         """The times at which ``tick`` or ``assign_jobs`` may have something to do without another event."""
         limits = self._limits
         idle = [worker.since for worker in self.workers.values() if worker.state == "idle"]
-        times = [since + bound for since in idle for bound in (limits.extra_idle_s, limits.worker_idle_s)]
+        times = [
+            since + bound
+            for since in idle
+            for bound in (limits.idle_after_s, limits.extra_idle_s, limits.worker_idle_s)
+        ]
         return [*times, self._failures.pause_until]
 
     def tick(self, now: float, out: list[Instruction]) -> None:
@@ -84,7 +88,8 @@ class Placement:
         if any(worker.seat == seat for worker in self.workers.values()):
             return
         if self._slots_used < self._limits.slots and self._room > 0 and self._failures.may_start_ahead(seat, now):
-            self._start(seat, event.gid, event.interpreter, now + self._limits.yield_s, now, out)
+            store = event.store if event.device == "cpu" else ""  # only CPU kernels need the C++ compiler
+            self._start(seat, event.gid, event.interpreter, now + self._limits.yield_s, now, out, store)
 
     # ------------------------------------------------ jobs to workers
 
@@ -125,16 +130,19 @@ class Placement:
 
     def _place_one(self, jobs: Iterator[ScheduledJob], now: float, out: list[Instruction]) -> bool:
         """Use one free slot for the first of these jobs that can run. Returns whether a job could run."""
-        idle: dict[Seat, Worker] = {}
+        idle: defaultdict[Seat, list[Worker]] = defaultdict(list)  # the most recently used worker is the last
         promised = self.starting()
-        for worker in self.workers.values():
-            if worker.state == "idle" and (worker.seat not in idle or worker.since > idle[worker.seat].since):
-                idle[worker.seat] = worker  # the most recently used worker, so that others time out
+        for worker in sorted(self.workers.values(), key=lambda w: w.since):
+            if worker.state == "idle":
+                idle[worker.seat].append(worker)
         room = self._room
         leaving = sum(w.makes_room for w in self.workers.values())
         for job in jobs:
-            if (ready := idle.get(job.seat)) is not None:
-                self.run(job, ready, now, out)
+            if ready := idle[job.seat]:
+                is_idle = job.priority is Priority.IDLE
+                if is_idle and now - ready[0].since < self._limits.idle_after_s:
+                    continue  # the client may soon wait for its next graph, and another worker would need to start
+                self.run(job, ready[0 if is_idle else -1], now, out)  # so that the other workers time out
                 return True
             if promised[job.seat] > 0:
                 promised[job.seat] -= 1
@@ -198,11 +206,18 @@ class Placement:
         return limits.compile_threads or max(1, limits.cores // max(1, compiles))
 
     def _start(
-        self, seat: Seat, gid: int, interpreter: wire.Interpreter, yields: float, now: float, out: list[Instruction]
+        self,
+        seat: Seat,
+        gid: int,
+        interpreter: wire.Interpreter,
+        yields: float,
+        now: float,
+        out: list[Instruction],
+        store: str = "",
     ) -> None:
         worker = Worker(next(self._numbers), seat, interpreter, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
-        out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
+        out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields, store))
 
     def _start_yields_until(self, job: ScheduledJob) -> float:
         """The time until which a worker that starts for the job runs at low priority. 0 if a client waits."""

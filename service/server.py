@@ -265,6 +265,8 @@ class Server:
             blob = frames[2] if has_blob else b""
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
+            if isinstance(message, wire.Expect) and message.store:
+                check_path("store", message.store)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
                 # the daemon's user must not run root's compiles, so root must use a daemon of its own
                 raise WireError(f"this daemon compiles only for uid {os.geteuid()}", code="not-permitted")
@@ -299,6 +301,12 @@ class Server:
             log.warning("%s (%s; %d so far)", text, code, self.refused[code])
 
 
+def check_path(what: str, path: str) -> None:
+    """Raise WireError unless ``path`` can name a file on Linux, without the file system."""
+    if not os.path.isabs(path) or "\0" in path or len(path) > 4096:
+        raise WireError(f"the {what} {path[:MAX_TEXT]!r} is not an absolute path")
+
+
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:
     """Check what the types do not check. Raises WireError. Opens no file: only a worker, as its user, opens files."""
     if len(blob) > max_graph_bytes:
@@ -313,5 +321,4 @@ def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> Non
         raise WireError(f"{len(message.base)} base stores are more than {MAX_BASES}")
     places = [("store", message.store), ("interpreter", message.environment.executable)]
     for what, path in places + [("base store", base) for base in message.base]:
-        if not os.path.isabs(path) or "\0" in path or len(path) > 4096:
-            raise WireError(f"the {what} {path[:MAX_TEXT]!r} is not an absolute path")
+        check_path(what, path)

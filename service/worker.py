@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import os
 import queue
 import select
@@ -23,7 +24,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from precompiled import wire
@@ -152,8 +154,8 @@ def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
         return wire.Finished(job.id, job.key, "failed", 0.0, reason="worker-error", message=text)
 
 
-def serve(sock: socket.socket, compiler: Compiler) -> None:
-    """Send Ready, then run jobs until the process is killed."""
+def serve(sock: socket.socket, compiler: Compiler, prepare: Callable[[], None] | None = None) -> None:
+    """Send Ready, call ``prepare``, then run jobs until the process is killed."""
     inbox: queue.SimpleQueue[wire.PoolMessage] = queue.SimpleQueue()
     idle = threading.Semaphore(0)
     threading.Thread(target=_control, args=(sock, inbox, idle), name="control", daemon=True).start()
@@ -166,6 +168,8 @@ def serve(sock: socket.socket, compiler: Compiler) -> None:
         version=VERSION,
     )
     sock.sendall(wire.frame(ready))
+    if prepare is not None:
+        prepare()
     while True:
         idle.release()
         job = inbox.get()
@@ -179,6 +183,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     """Run a worker. ``--control-fd N``: the inherited socket. ``compiler``: only for tests."""
     parser = argparse.ArgumentParser(prog="python -m precompiled.service.worker", description="Started by the daemon.")
     parser.add_argument("--control-fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--store", type=Path, help="where the first job is expected")
     parser.add_argument("--courier", action="store_true", help="offer jobs to the user's farm, compile none")
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
@@ -187,6 +192,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     _interrupt_nobody()
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler process must not keep the stream open
+    prepare = None
     if compiler is None:
         if arguments.courier:
             from precompiled import parts
@@ -196,8 +202,10 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
             from precompiled import compiler as real  # type: ignore[attr-defined, unused-ignore]
 
             compiler = real
+            if arguments.store is not None:
+                prepare = functools.partial(real.prepare, arguments.store)
     try:
-        serve(sock, compiler)  # type: ignore[arg-type, unused-ignore]
+        serve(sock, compiler, prepare)  # type: ignore[arg-type, unused-ignore]
     except OSError as error:  # the daemon closed the stream between two messages
         _say(f"{error}")
     return 1

@@ -80,13 +80,14 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
     # A system daemon's variables are root's, so the worker gets none. The launcher adds the variables of the user's
     # account.
     here = {} if system else os.environ
+    arguments = ["--courier"] if courier else ["--store", order.store] if order.store else []
     what: dict[str, object] = {
         "executable": interpreter.executable,
         "variables": worker_variables.variables(here, interpreter.variables, visible),
         # The interpreter's path is not checked here: root's answer would reveal files that the user cannot see.
         "user": (order.uid, order.gid) if system else None,
         "cache_dir": str(cache_dir or ""),
-        "arguments": ["-m", "precompiled.service.worker", *(["--courier"] if courier else [])],
+        "arguments": ["-m", "precompiled.service.worker", *arguments],
     }
     try:
         with os.fdopen(os.memfd_create("order"), "w+b") as file:

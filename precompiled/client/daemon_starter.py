@@ -59,7 +59,7 @@ class DaemonStarter:
             interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
         except PrecompiledError:
             return  # the graph's capture reports this error
-        self._connection.expect(wire.Expect(interpreter, device))
+        self._connection.expect(wire.Expect(interpreter, device, str(self._store.root)))
 
     def problem(self) -> DaemonError | None:
         """Return None if a daemon runs, else the reason why no daemon runs.

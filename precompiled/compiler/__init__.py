@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 
 from precompiled import parts, wire
-from precompiled.compiler import graph_jobs, kernel_jobs
+from precompiled.compiler import failures, graph_jobs, kernel_jobs
+from precompiled.core.errors import StoreError
+from precompiled.store import scratch
+from precompiled.store.artifacts import Store
 from precompiled.store.job_phases import JobRecord
 
 _ready = 0.0  # when this worker's imports ended, in seconds since the epoch
@@ -30,6 +33,18 @@ def warm_up() -> None:
     gc.freeze()
     gc.set_threshold(*garbage_collection.SELDOM)
     _ready = time.time()
+
+
+def prepare(store: Path) -> None:
+    """Begin what the first C++ build in ``store`` needs, while this worker waits for its first job."""
+    from precompiled.torch_internals.worker import first_build
+
+    try:
+        Store(store, [], graph_jobs.say).prepare()
+    except StoreError as error:
+        graph_jobs.say(f"nothing is prepared: {error}")  # the first job fails with the same error, and is recorded
+        return
+    first_build.begin(scratch.directory(store), failures.is_of_the_host)
 
 
 def run_job(job: wire.Job) -> wire.Finished:

@@ -170,10 +170,12 @@ def _compile(
     ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``.
     """
     record.phase("decode")
-    from precompiled.torch_internals.worker import cpp_builds, vector_units
+    from precompiled.torch_internals.worker import cpp_builds, first_build, vector_units
 
     # A worker does not use the user's Inductor cache, because it must neither fill nor trust that cache.
-    cpp_builds.use(scratch.directory(Path(job.store)))
+    folder = scratch.directory(Path(job.store))
+    first_build.wait_unless_in(folder)
+    cpp_builds.use(folder)
     vector_units.settled_unless(failures.is_of_the_host)
     with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
         return _compile_program(job, data, on_rank_read, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,15 @@ print(compiled(torch.ones(2)).tolist(), len(messages), flush=True)
 precompiled.wait()
 """
 
+# Waits for the precompiled header in the store, instead of a worker.
+OF_A_HEADER = PROGRAM.replace(
+    "ask.request(PROCESS.settings(), wire.Status()).workers",
+    "list(PROCESS.settings().cache_dir.glob('scratch/*/precompiled_headers/*.*ch'))",
+)
 
-def run(host: Host, wait_s: float) -> str:
-    return host.program("-c", PROGRAM, str(wait_s)).ended()
+
+def run(host: Host, wait_s: float, program: str = PROGRAM) -> str:
+    return host.program("-c", program, str(wait_s)).ended()
 
 
 @pytest.mark.integration
@@ -49,6 +56,14 @@ def test_daemon_and_worker_start_while_the_first_graph_is_traced(host: Host) -> 
     assert run(host, TIMEOUT_S) == "[1.0, 1.0] 1"
     (worker,) = host.status().workers
     assert worker.jobs_done == 1, "it is the one that the graph went to"
+
+
+@pytest.mark.integration
+def test_worker_that_starts_ahead_precompiles_the_header_before_its_first_job(host: Host) -> None:
+    shutil.rmtree(host.root / "store" / "scratch", ignore_errors=True)
+    assert run(host, TIMEOUT_S, OF_A_HEADER) == "[1.0, 1.0] 1"
+    (worker,) = host.status().workers
+    assert worker.jobs_done == 1, "the first job waits for a build that has begun"
 
 
 @pytest.mark.integration

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch.utils._pytree as pytree
+
 from precompiled.packages.dynamo import native_calls
 
 pytestmark = pytest.mark.skipif(native_calls.FROM_THE_BEGINNING, reason="Python 3.12 watches the whole trace")

@@ -189,7 +189,9 @@ def _calls_by_pytree(kind: type) -> list[NativeCall]:
     if not _is_flattened_by_the_program(kind):
         return []
     calls = []
-    for function in (pytree.SUPPORTED_NODES[kind].flatten_fn, pytree.SUPPORTED_NODES[kind].unflatten_fn):
+    node = pytree.SUPPORTED_NODES[kind]
+    for registered in (node.flatten_fn, node.unflatten_fn):
+        function: object = registered
         while isinstance(function, functools.partial):
             function = function.func
         if not isinstance(function, types.FunctionType) or not _installed_name(function.__code__.co_filename):

@@ -95,6 +95,12 @@ class _Build(CppPythonBindingsCodeCache):
         return SimpleNamespace(path=path)
 
 
+def precompile_header() -> None:
+    """Precompile the header that kernels include, if it is missing. Raises the compiler's errors."""
+    # Torch precompiles the header before it returns the function that would build this text.
+    _Build.load_async("#include <torch/csrc/inductor/cpp_prefix.h>\n", "cpu")
+
+
 class _WrapperBuild(CppWrapperCodeCache):
     """Builds a C++ wrapper as torch does, and returns the path of its ``.so`` instead of its entry function. Loads
     nothing.

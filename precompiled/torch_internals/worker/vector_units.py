@@ -54,6 +54,16 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
     _check.replace(cpu_vec_isa.VecISA, "check_build", lambda _: check)
 
 
+def begin() -> None:
+    """Detect the units in a thread, unless they are known. Does nothing on CPUs other than x86-64."""
+    global _found  # noqa: PLW0603
+    if _found is None and platform.machine() == "x86_64":
+        thread = ThreadPoolExecutor(1, thread_name_prefix="vector-units")
+        _found = thread.submit(_best_first)
+        thread.shutdown(wait=False)
+        _detection.replace(cpu_vec_isa, "valid_vec_isa_list", lambda _: _valid)
+
+
 @contextmanager
 def beside(needed: bool = True) -> Iterator[None]:
     """Detect the units in parallel with the code inside this context, if ``needed`` and not yet known.
@@ -65,12 +75,8 @@ def beside(needed: bool = True) -> Iterator[None]:
     - Torch reads TORCHINDUCTOR_CACHE_DIR and later sets the variable to the value that it has read. By then, the next
       job may have set its own value.
     """
-    global _found  # noqa: PLW0603
-    if needed and _found is None and platform.machine() == "x86_64":
-        thread = ThreadPoolExecutor(1, thread_name_prefix="vector-units")
-        _found = thread.submit(_best_first)
-        thread.shutdown(wait=False)
-        _detection.replace(cpu_vec_isa, "valid_vec_isa_list", lambda _: _valid)
+    if needed:
+        begin()
     try:
         yield
     finally:

@@ -1,0 +1,45 @@
+"""Prepares the first C++ build of a store, while a worker waits for its first job.
+
+Before Inductor's first kernel can be built, a worker must find the CPU's vector units (vector_units.py) and precompile
+the header that all kernels include (cpp_builds.py). Together they occupy a core for ten seconds. A worker that starts
+ahead of its first job (docs/decisions/0016) does both in a thread, while the client still traces.
+
+No private names.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from precompiled.torch_internals.worker import cpp_builds, kernel_units, vector_units
+
+_running: tuple[threading.Thread, Path] | None = None
+
+
+def begin(scratch: Path, of_the_host: Callable[[BaseException | None], bool]) -> None:
+    """Prepare builds in ``scratch``. ``of_the_host``: as in vector_units.settled_unless."""
+    global _running  # noqa: PLW0603
+    cpp_builds.use(scratch)
+    vector_units.settled_unless(of_the_host)
+    vector_units.begin()
+    thread = threading.Thread(target=_prepare, name="first-build", daemon=True)
+    _running = thread, scratch
+    thread.start()
+
+
+def wait_unless_in(scratch: Path) -> None:
+    """Wait for the end of a preparation in another folder: Inductor's settings name one folder for all threads."""
+    global _running  # noqa: PLW0603
+    if _running is not None and _running[1] != scratch:
+        _running[0].join()
+        _running = None
+
+
+def _prepare() -> None:
+    try:
+        kernel_units.precompile_header()
+    except Exception:  # noqa: BLE001 - the first job meets the same error, and records it
+        traceback.print_exc()  # to the worker's log
