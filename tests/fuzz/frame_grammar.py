@@ -88,7 +88,7 @@ def templates(store: Path, interpreter: Path) -> list[bytes]:
         *submits,
         *submits,
         wire.Tally(1, 2, 3, 4, 5.0, 6, 7, {"a": 1}, {"b": 2}, {"c": 3}, {"d": 4}, {"e": 5}),
-        wire.Expect(environment("/bin/false"), "cpu"),
+        wire.Expect(environment("/bin/false"), "cpu", "/nowhere"),
         wire.Status(),
         wire.Stats(),
         wire.Watches(),

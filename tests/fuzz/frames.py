@@ -30,7 +30,7 @@ import zmq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from precompiled.service.server import check_submit
+from precompiled.service.server import check_path, check_submit
 from support_daemon import DaemonUnderTest, RawClient, raw_client, running_daemon, wait_until
 
 from precompiled import wire
@@ -88,6 +88,8 @@ def kind_of(frames: list[bytes]) -> type[Any] | None:
             return None
         if isinstance(message, wire.Submit):
             check_submit(message, frames[2], MAX_GRAPH_BYTES)
+        if isinstance(message, wire.Expect) and message.store:
+            check_path("store", message.store)
     except WireError:
         return None
     return type(message)

@@ -4,7 +4,7 @@ Before Inductor's first kernel can be built, a worker must find the CPU's vector
 the header that all kernels include (cpp_builds.py). Together they occupy a core for ten seconds. A worker that starts
 ahead of its first job (docs/decisions/0016) does both in a thread, while the client still traces.
 
-No private names.
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
