@@ -154,12 +154,12 @@ def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
         return wire.Finished(job.id, job.key, "failed", 0.0, reason="worker-error", message=text)
 
 
-def serve(sock: socket.socket, compiler: Compiler, prepare: Callable[[], None] | None = None) -> None:
-    """Send Ready, call ``prepare``, then run jobs until the process is killed."""
+def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] | None = None) -> None:
+    """Send Ready, then run jobs until the process is killed. ``warm_up`` replaces the compiler's."""
     inbox: queue.SimpleQueue[wire.PoolMessage] = queue.SimpleQueue()
     idle = threading.Semaphore(0)
     threading.Thread(target=_control, args=(sock, inbox, idle), name="control", daemon=True).start()
-    compiler.warm_up()
+    (warm_up or compiler.warm_up)()
     torch = sys.modules.get("torch")
     ready = wire.Ready(
         pid=os.getpid(),
@@ -168,8 +168,6 @@ def serve(sock: socket.socket, compiler: Compiler, prepare: Callable[[], None] |
         version=VERSION,
     )
     sock.sendall(wire.frame(ready))
-    if prepare is not None:
-        prepare()
     while True:
         idle.release()
         job = inbox.get()
@@ -192,7 +190,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     _interrupt_nobody()
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)  # a compiler process must not keep the stream open
-    prepare = None
+    warm_up = None
     if compiler is None:
         if arguments.courier:
             from precompiled import parts
@@ -203,9 +201,9 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
 
             compiler = real
             if arguments.store is not None:
-                prepare = functools.partial(real.prepare, arguments.store)
+                warm_up = functools.partial(real.warm_up, arguments.store)
     try:
-        serve(sock, compiler, prepare)  # type: ignore[arg-type, unused-ignore]
+        serve(sock, compiler, warm_up)  # type: ignore[arg-type, unused-ignore]
     except OSError as error:  # the daemon closed the stream between two messages
         _say(f"{error}")
     return 1

@@ -20,11 +20,16 @@ _ready = 0.0  # when this worker's imports ended, in seconds since the epoch
 _records: dict[Path, JobRecord] = {}  # one record for each store
 
 
-def warm_up() -> None:
-    """Import what every compile needs, so that the first job does not wait for the imports."""
+def warm_up(store: Path | None = None) -> None:
+    """Import what every compile needs, so that the first job does not wait for the imports.
+
+    ``store``: where the first job is expected. Meanwhile a thread prepares the first C++ build in this store.
+    """
     global _ready  # noqa: PLW0603
     if (made_up := parts.MADE_UP_CUDA.get()) is not None:
         made_up.in_a_worker()  # before torch
+    if store is not None:
+        _prepare(store)
     import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals.client import garbage_collection
 
@@ -35,8 +40,7 @@ def warm_up() -> None:
     _ready = time.time()
 
 
-def prepare(store: Path) -> None:
-    """Begin what the first C++ build in ``store`` needs, while this worker waits for its first job."""
+def _prepare(store: Path) -> None:
     from precompiled.torch_internals.worker import first_build
 
     try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -33,6 +34,13 @@ _original: Callable[[], list[object]] = cpu_vec_isa.valid_vec_isa_list
 _original_check: Callable[[Any, str], bool] = cpu_vec_isa.VecISA.check_build
 _found: Future[list[Any]] | None = None
 _check, _detection = Patches(), Patches()
+
+
+class _Assumption(threading.local):
+    units: list[object] | None = None
+
+
+_assumption = _Assumption()
 
 
 def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
@@ -84,15 +92,31 @@ def beside(needed: bool = True) -> Iterator[None]:
             wait([_found])
 
 
-def _best_first() -> list[object]:
+@contextmanager
+def assumed() -> Iterator[None]:
+    """In this context and thread, assume that the units of this CPU pass their tests, which may still run."""
+    _assumption.units = _of_this_cpu() if platform.machine() == "x86_64" else None
+    try:
+        yield
+    finally:
+        _assumption.units = None
+
+
+def _of_this_cpu() -> list[object]:
     has = cpu_vec_isa.x86_isa_checker()
-    units = [unit for unit in cpu_vec_isa.supported_vec_isa_list if all(flag in has for flag in str(unit).split())]
+    return [unit for unit in cpu_vec_isa.supported_vec_isa_list if all(flag in has for flag in str(unit).split())]
+
+
+def _best_first() -> list[object]:
+    units = _of_this_cpu()
     # bool(unit) builds its test program, and loads the program in a subprocess.
     return next((units[position:] for position, unit in enumerate(units) if unit), [])
 
 
 def _valid() -> list[object]:
     global _found  # noqa: PLW0603
+    if _assumption.units is not None:
+        return _assumption.units
     config = torch._inductor.config.cpp
     asks = config.simdlen is not None or config.vec_isa_ok is not None or "ATEN_CPU_CAPABILITY" in os.environ
     found = _found
