@@ -83,7 +83,7 @@ class Dispatch:
         self._pieces: Compiled | None = None
         self._whole: Compiled | None = None  # the code of the whole graph that replaced the pieces
         self._requested: set[tuple[int, ...]] = set()
-        # Maps values of the size inputs to a function that waits until their artifact is loaded or has failed.
+        # Maps one combination of size values to a function that waits for the end of its compile and load.
         # Submitter adds the items.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
         # Maps values of the size inputs to an action that runs before the next call with these values.

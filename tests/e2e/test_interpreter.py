@@ -167,7 +167,7 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(kernel(stored=0)), "equal", ["not runnable"]),
         (answer(kernel(programs=0)), "equal", ["not runnable"]),
         (answer(kernel(), different=["call 0"]), "wrong", ["wrong"]),
-        # In these two results, the kernel was launched on the device, or the code did not come from an artifact.
+        # First, the kernel was launched on the device. Second, the code did not come from an artifact.
         (answer(kernel(), launches=1), "launched", ["not runnable"]),
         (answer(kernel(), strangers=["k"]), "launched", ["not runnable"]),
         (answer(kernel(), kernel(runs=0, error="OutsideOfArguments: 3"), error="3"), "wrong", ["wrong", "wrong"]),

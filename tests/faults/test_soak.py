@@ -68,8 +68,8 @@ def _truncate(host: Host, client: Client, numbers: random.Random) -> None:
 
 
 def _copy(path: Path) -> Path:
-    """A copy beside the file, to be damaged. A change in place of native code would end the programs that have mapped
-    it, as with any shared library.
+    """A copy beside the file, to be damaged. Overwriting native code in place would crash the programs that have
+    mapped it, as with any shared library.
     """
     return Path(shutil.copy2(path, path.with_suffix(".damaged")))
 

@@ -341,7 +341,7 @@ def operator(draw: st.DrawFn, program: Program) -> Pair:
 
 @change
 def constant(draw: st.DrawFn, program: Program) -> Pair:
-    # Both constants have one type, because most operators treat 2 and 2.0 alike.
+    # The two constants have the same type, because most operators treat 2 and 2.0 alike.
     constants = draw(
         st.lists(INTEGERS, min_size=2, max_size=2, unique=True)
         | st.lists(FLOATS, min_size=2, max_size=2, unique=True)

@@ -156,7 +156,7 @@ def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: P
     again = host(tmp_path / "b", url)  # as for a later process of host b
     assert (again.fetch(KEY), again.pull(), again.bring(again.everything())) == (0, 0, 0)
     assert Claim(again, KEY).look() is Found.MINE  # a worker of this host compiles the graph
-    # Host b puts its own artifact for other hosts, which may also be unable to load the first object.
+    # Other hosts may be unable to load the first artifact, too. So host b uploads its own artifact for them.
     mine = payload(guards=guards)
     assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
     assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])

@@ -70,7 +70,7 @@ def tensor(value: Any, described: Descriptions) -> object:
 def exactly(value: Any, described: Descriptions) -> object:
     """Describe a tensor with its sizes and strides.
 
-    This description is for tensors whose identity Dynamo guards, or which it assumes to stay the same. For all other
+    This description is for tensors that Dynamo guards by identity, or assumes to stay the same object. For all other
     tensors, Dynamo's guards say which sizes the trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()

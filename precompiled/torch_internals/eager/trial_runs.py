@@ -195,8 +195,8 @@ def _widened(value: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
 
 
 def _cotangent(output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a random gradient, which is the same for each run. ``dtype``: the dtype of eager code, so that all runs
-    get equal values.
+    """Return a random gradient that is the same for each run. ``dtype``: the dtype of eager code, in which the values
+    are drawn for all runs.
 
     The values are in [0.5, 1.5), because cancellation would increase all errors.
     """

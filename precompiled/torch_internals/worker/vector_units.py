@@ -94,7 +94,7 @@ def beside(needed: bool = True) -> Iterator[None]:
 
 @contextmanager
 def assumed() -> Iterator[None]:
-    """In this context and thread, assume that the units of this CPU pass their tests, which may still run."""
+    """In this context and thread, assume that this CPU's units pass their tests, even before the tests end."""
     _assumption.units = _of_this_cpu() if platform.machine() == "x86_64" else None
     try:
         yield

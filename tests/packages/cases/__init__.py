@@ -59,7 +59,7 @@ def build():
 def case(
     name: str, before: str, change: tuple[str, str] | None, expected: str, *, helper: tuple[str, str] = ("", "")
 ) -> None:
-    """Add a case. ``change``: the text of ``before`` to replace, and its replacement. None: both sources are equal."""
+    """Add a case. ``change``: the part of ``before`` to replace, and its replacement. None: both sources are equal."""
     assert name not in CASES, f"there are two cases {name}"
     before = textwrap.dedent(before)
     after = before
