@@ -40,7 +40,7 @@ class ServingCode:
         with self._lock:
             self._swaps += 1
             swap, earlier, trial = self._swaps, self._present, self._trial
-        on_trial = trial is not None and trial.has_measured
+        on_trial = trial is not None and trial.may_begin
         new: Compiled
 
         def ran(code: Compiled) -> None:

@@ -1,7 +1,7 @@
 """Compares the times of a graph's calls before and after a swap, and decides which code stays.
 
-After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, the next
-calls alternate between both codes. The new code loses only if it is slower in each pair of these calls. This file needs
+After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, or if the
+earlier code had only one or two calls, the next calls alternate between both codes. The new code loses only if it is slower in each pair of these calls. This file needs
 no torch.
 """
 
@@ -21,6 +21,7 @@ Sizes = tuple[int, ...]
 
 WARM_UP = 2  # uncounted calls after a swap, which load kernels and fill caches
 SAMPLES = 5  # calls of each code that are compared, and pairs of calls
+ENOUGH = 3  # fewer calls of the earlier code say little, because its first call takes longer
 # Times vary, so the new code loses only if it is slower by this factor, and by this many seconds per call.
 SLOWER, LEAST_S = 1.05, 0.001
 MAX_CALLS = 40  # after this many calls without a decision (if the sizes always change, for example), the new code stays
@@ -57,9 +58,9 @@ class SpeedTrial:
         self._thread = 0
 
     @property
-    def has_measured(self) -> bool:
-        """Whether the earlier code's calls were measured, so that new code can be compared with it."""
-        return any(list(self._earlier.values()))
+    def may_begin(self) -> bool:
+        """Whether the earlier code was called, so that new code can be compared with it."""
+        return bool(self._earlier)
 
     def call_earlier(self, code: Compiled, args: Sequence[Any]) -> Any:
         """Call the earlier code, and keep the call's time."""
@@ -75,7 +76,8 @@ class SpeedTrial:
         """
         # Copy the times, because the swap thread runs this while the program's thread may still add some.
         measured, self._earlier = {sizes: tuple(times) for sizes, times in dict(self._earlier).items()}, {}
-        medians = {sizes: statistics.median(times) for sizes, times in measured.items() if times}
+        medians = {sizes: statistics.median(times) for sizes, times in measured.items() if len(times) >= ENOUGH}
+        few = {sizes for sizes, times in measured.items() if len(times) < ENOUGH}
         calls = 0
         slower: list[bool] = []  # for each compared call before the codes alternate
         turns: dict[Sizes, int] = {}  # calls by sizes, while the codes alternate
@@ -94,7 +96,7 @@ class SpeedTrial:
             if is_over or threading.get_ident() != thread or not self._is_free(args):
                 return ended(_lost(compared))(*args)
             sizes = self._sizes_of(args)
-            if len(slower) < SAMPLES:
+            if len(slower) < SAMPLES and sizes not in few:
                 known = medians.get(sizes)
                 return self._timed(new, args, lambda s: None if known is None else slower.append(_is_slower(s, known)))
             turn = turns[sizes] = turns.get(sizes, -1) + 1

@@ -208,3 +208,14 @@ def test_whole_graph_that_arrives_during_the_trial_of_its_pieces_serves() -> Non
     graph.swap(whole)
     trial()  # a call that began before the swap ends the trial of the pieces
     assert graph.serving is whole
+
+
+def test_slower_code_is_replaced_although_the_first_call_of_the_earlier_code_was_slow() -> None:
+    graph = Graph(trains=True)
+    graph.backward = {"eager": 10.0}
+    graph.call(1)
+    graph.backward = {}
+    graph.swap(graph.code("slower", 3.0))
+    graph.call(DECIDED_AFTER)
+    assert [lost for lost, _code, _in_pieces in graph.lost] == [Lost(1.0, 3.0)]
+    assert set(graph.call(5)) == {"eager"}
