@@ -1,8 +1,8 @@
 """Compares the times of a graph's calls before and after a swap, and decides which code stays.
 
-After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, or if the
-earlier code had only one or two calls, the next calls alternate between both codes. The new code loses only if it is slower in each pair of these calls. This file needs
-no torch.
+After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, or if
+the earlier code had only one or two calls, the next calls alternate between both codes. The new code loses only if it
+is slower in each pair of these calls. This file needs no torch.
 """
 
 from __future__ import annotations
