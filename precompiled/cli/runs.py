@@ -310,7 +310,7 @@ def _show_calls(graphs: Sequence[Mapping[str, Any]]) -> None:
     """Print how many calls of each graph ran eager and compiled, summed over the ranks."""
     calls: dict[tuple[str, str], Counter[str]] = {}
     for graph in graphs:
-        if "calls_eager" in graph:
+        if "calls_compiled" in graph:  # a process counts its calls at its end
             which = graph.get("name", ""), graph.get("key", "")[:SHOWN_DIGITS]
             calls.setdefault(which, Counter()).update(eager=graph["calls_eager"], compiled=graph["calls_compiled"])
     if calls:

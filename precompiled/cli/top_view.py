@@ -63,7 +63,7 @@ class Rates:
             self._seen.popleft()
 
     def said(self) -> str:
-        """Hits and misses of the last minute, or since the first sample.
+        """Hits and misses of the last minute, or since the first sample if that is younger.
 
         With a single sample, says all hits and misses that the daemon has counted.
         """
@@ -73,7 +73,8 @@ class Rates:
         if first is last:
             first, since = (0.0, 0, 0), "in all"
         else:
-            since = "in the last minute"
+            seconds = last[0] - first[0]
+            since = "in the last minute" if seconds >= RATE_S else f"in the last {human_seconds(seconds, whole=True)}"
         hits, misses = int(last[1] - first[1]), int(last[2] - first[2])
         return f"{format_count(hits, 'hit')}, {format_count(misses, 'miss', 'misses')} {since}"
 

@@ -201,6 +201,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "tiers": lambda value: values.parse_tiers(str(value)),
     "triton": values.parse_choice(values.TRITON),
     "check": lambda value: values.parse_fraction(str(value)),
+    "package_audit": lambda value: values.parse_fraction(str(value)),
     "autostart": values.parse_switch,
     "base": values.parse_directories,
     "remote": values.parse_remote,

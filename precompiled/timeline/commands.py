@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -89,6 +91,7 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
     """
     if not cmd:
         raise click.UsageError("Give a command after `--`: `precompiled timeline -- python train.py`")
+    _refuse_unwritable(output)  # now, because the command may run for hours
     began = time.time()
     with tempfile.TemporaryDirectory(prefix="precompiled-", ignore_cleanup_errors=True) as place:
         variables = {**hook_environment(settings), TIMELINE_VARIABLE: place}
@@ -169,15 +172,27 @@ def _counts(facts: Facts) -> dict[str, object]:
     }
 
 
+def _refuse_unwritable(path: Path) -> None:
+    if path.is_dir():
+        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _save(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PrecompiledError(
-            f"{path} cannot be written: {error.strerror or error}",
-            "Give another file with -o",
-            code="output-unwritable",
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> PrecompiledError:
+    return PrecompiledError(
+        f"{path} cannot be written: {error.strerror or error}", "Give another file with -o", code="output-unwritable"
+    )
 
 
 def _said(document: dict[str, Any]) -> str:

@@ -152,6 +152,11 @@ def test_a_compiled_graph_without_a_compiled_call_is_not_shown_as_running(
     assert columns == ["f", "[0/0]", "ab" * 6, *(str(2 * number) for number in calls.values())]
 
 
+def test_calls_of_a_process_that_runs_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    shown._show_calls([{"name": "f [0/0]", "key": "ab" * 32, "calls_eager": 3}])  # recorded at the swap
+    assert not capsys.readouterr().out
+
+
 WAITS = """\
 import sys
 import torch

@@ -131,6 +131,7 @@ def test_size_may_have_a_unit(text: str, size: int) -> None:
         ("cache_max_bytes", "B", "a size of 0 or more"),
         ("workers", "many", "a whole number"),
         ("package_audit", "few", "a number"),
+        ("package_audit", "2", "a number from 0 to 1"),
         ("wait_s", "-1", "0 or more"),
     ],
 )

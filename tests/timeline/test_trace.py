@@ -275,6 +275,14 @@ def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"
 
 
+def test_timeline_refuses_a_page_that_cannot_be_written_before_it_runs_the_command(tmp_path: Path) -> None:
+    page, ran = tmp_path / "absent" / "t.html", tmp_path / "ran"
+    command = [sys.executable, "-m", "precompiled", "timeline", "-o", str(page), "--", "touch", str(ran)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and f"{page} cannot be written" in found.stderr
+    assert not ran.exists()
+
+
 COMPILES_NOTHING = "import torch; precompiled = __import__('precompiled'); precompiled.report(); torch.ones(2)"
 HOOK_OFF = "No process of the command had the hook on, so there is no page."
 NOTHING = "The hook was on, but the program compiled nothing, so there is no page."

@@ -381,7 +381,7 @@ def test_rates_cover_the_last_minute() -> None:
     rates.add(200.0, {"hits": 1, "misses": 0})  # a new daemon counts from 0 again
     assert rates.said() == "1 hit, 0 misses in all"
     rates.add(210.0, {"hits": 2, "misses": 1})
-    assert rates.said() == "1 hit, 1 miss in the last minute"
+    assert rates.said() == "1 hit, 1 miss in the last 10 s"
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
