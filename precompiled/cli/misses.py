@@ -7,7 +7,7 @@ miss.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -147,6 +147,7 @@ def summary(settings: Settings, run: Run) -> Summary:
     kepts: Kepts | None = None
     jobs: JobIndex | None = None
     by_name: dict[tuple[str, str, str], Miss] = {}
+    submitted = _first_submits(run)
     for process in run.processes:
         traced = traces(process)
         found.traced += len(traced)
@@ -176,7 +177,7 @@ def summary(settings: Settings, run: Run) -> Summary:
                 )
             if jobs is None and graph.get("source") == "swap":
                 jobs = JobIndex(workers(settings.cache_dir))
-            _add(by_name[name], process, graph, jobs)
+            _add(by_name[name], process, graph, jobs, submitted)
     found.misses = list(by_name.values())
     found.edited = program_changes.edited_files(settings.cache_dir, run)
     found.change = program_changes.describe_change(settings.cache_dir, run)
@@ -209,7 +210,19 @@ def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
     return f"the compile has failed since ({failed})" if failed else ""
 
 
-def _add(miss: Miss, process: RunProcess, graph: dict[str, Any], jobs: JobIndex | None) -> None:
+def _first_submits(run: Run) -> dict[str, float]:
+    """Map each key that the run submitted to the time of the first submit. Graphs with one key share one job."""
+    found: dict[str, float] = {}
+    for graph in (graph for process in run.processes for graph in process.graphs.values()):
+        for span in (span for span in spans_of(graph) if span.what == "submit"):
+            key = graph.get("key", "")
+            found[key] = min(span.began, found.get(key, span.began))
+    return found
+
+
+def _add(
+    miss: Miss, process: RunProcess, graph: dict[str, Any], jobs: JobIndex | None, submitted: Mapping[str, float]
+) -> None:
     miss.ranks.append(process.rank)
     miss.waited_s = max(miss.waited_s, waited_s(graph))
     if graph.get("source") == "swap":
@@ -219,7 +232,7 @@ def _add(miss: Miss, process: RunProcess, graph: dict[str, Any], jobs: JobIndex 
         job = jobs.of(graph) if jobs is not None and needed is not None else None
         if job is not None and needed is not None:
             start_s, queue_s = waits(*job, needed)
-            miss.began_before |= job[0].began < needed
+            miss.began_before |= job[0].began < submitted[graph.get("key", "")]
             miss.worker_start_s, miss.queue_s = max(miss.worker_start_s, start_s), max(miss.queue_s, queue_s)
 
 

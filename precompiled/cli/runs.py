@@ -23,6 +23,7 @@ from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import shorten_paths
 from precompiled.core.words import describe_saved, format_count, human_seconds
 from precompiled.graph.advice import Cause
+from precompiled.store import run_records
 from precompiled.store.run_records import BY_DAEMON, NO_RUN, NOT_SERVED, RUN_FIRST, RUNS, Run, RunProcess, runs, way
 
 MAX_SHOWN = 10
@@ -125,7 +126,7 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
         "not_served": sources[""] - pending,
         "traced": len(process.functions),
         "load_s": sum(graph.get("lookup_s", 0) + graph.get("load_s", 0) for graph in graphs),
-        "saved_s": sum(graph.get("saved_s", 0) for graph in graphs),
+        "saved_s": run_records.saved_s(process),
     }
 
 
@@ -287,7 +288,7 @@ def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
             click.echo(f"  {line}")
     if summary.edited:
         click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
-    _show_seconds(graphs)
+    _show_seconds(graphs, sum(map(run_records.saved_s, run.processes)))
     _show_calls(graphs)
     if summary.misses:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
@@ -296,9 +297,8 @@ def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
     _show_traced(run, is_new=summary.is_new, change=summary.change)
 
 
-def _show_seconds(graphs: Sequence[Mapping[str, Any]]) -> None:
+def _show_seconds(graphs: Sequence[Mapping[str, Any]], saved: float) -> None:
     looked = sum(graph.get("lookup_s", 0) + graph.get("load_s", 0) for graph in graphs)
-    saved = sum(graph.get("saved_s", 0) for graph in graphs)
     rows = [("lookups and loads", human_seconds(looked))] if looked else []
     rows += [("compiles saved", describe_saved(saved))] if saved else []
     if rows:

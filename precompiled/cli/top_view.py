@@ -16,7 +16,7 @@ from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.top_choices import KEYS, STATES, Choices, GraphRow, chosen, rank_number
 from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store.job_phases import UnderWay
-from precompiled.store.run_records import Run, way
+from precompiled.store.run_records import Run, saved_s, way
 
 RATE_S = 60.0  # the period over which hits and misses are counted
 STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
@@ -110,7 +110,7 @@ def look(
             ]
             graphs += mine
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
-            saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
+            saved = saved_s(process)
             clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
     # Add running jobs of ended clients: the daemon finishes these for the next run.
     known = {graph.key for graph in graphs}

@@ -236,6 +236,17 @@ def waited_s(graph: Mapping[str, object]) -> float:
     return sum(span.seconds for span in spans_of(graph) if span.what not in ("load", "check"))
 
 
+def saved_s(process: RunProcess) -> float:
+    """The seconds of compiles that the store saved a process. Graphs with one key share an artifact, which counts
+    once.
+    """
+    by_key: dict[str, float] = {}
+    for id, graph in process.graphs.items():
+        key = graph.get("key") or id
+        by_key[key] = max(by_key.get(key, 0.0), graph.get("saved_s", 0.0))
+    return sum(by_key.values())
+
+
 def eager_s(process: RunProcess, graph: Mapping[str, Any]) -> float:
     """The seconds for which a graph ran eager until its swap. Seconds in which the program waited for artifacts (of any
     graph) do not count.

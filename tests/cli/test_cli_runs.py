@@ -516,6 +516,34 @@ def test_only_a_compile_that_began_before_its_run_is_said_to(tmp_path: Path) -> 
     assert misses.Miss("f", "", [], [0], eager_s=0.1, compile_s=5.0).cost == "eager for 0.1 s, compile 5.0 s"
 
 
+def test_equal_graphs_of_a_run_share_a_job_and_its_saved_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal functions or layers have one key. The first one submits the job, so the job is the run's own."""
+    tmp_path.chmod(0o700)
+    settings = config.load({"cache_dir": tmp_path})
+
+    def swap(name: str, submitted: float) -> GraphReport:
+        spans = [Span("submit", submitted, 0.1, 1), Span("load", 108.0, 0.1, 2)]
+        return GraphReport(name, "f [0/0]", "bb", "compiled", "swap", swapped_after_s=3.0, compile_s=4.0, spans=spans)
+
+    recorded(tmp_path, "first", swap("a", 100.0), swap("b", 105.0), files={})
+    hits = [GraphReport(name, "f [0/0]", "bb", "compiled", "hit", compile_s=4.0, saved_s=4.0) for name in "cd"]
+    recorded(tmp_path, "second", *hits, files={})
+    job = job_phases.RecordedJob("a", "bb", "f [0/0]", 1, 100.2, 101.0, 107.0, "published")
+    worker = job_phases.RecordedWorker(7, "", 10.0, 20.0, [job])
+    monkeypatch.setattr(misses, "workers", lambda root: [worker])
+    document, _show = shown.explain(settings, "first")
+    assert [miss["began_before"] for miss in document["misses"]] == [False]
+    job.began = 99.0  # now another process has submitted the job
+    document, _show = shown.explain(settings, "first")
+    assert [miss["began_before"] for miss in document["misses"]] == [True]
+    _document, show = shown.explain(settings, "second")
+    assert re.search(r"compiles saved +4\.0 s", CliRunner().invoke(_command(show)).output)
+    document, _show = shown.stats(settings, "second")
+    assert [rank["saved_s"] for rank in document["ranks"]] == [4.0]
+
+
 def test_causes_are_counted() -> None:
     def miss(*causes: tuple[str, str], became: str = "") -> misses.Miss:
         return misses.Miss("f", "", [Cause(kind, short, "") for kind, short in causes], [0], became=became)
