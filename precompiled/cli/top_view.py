@@ -74,7 +74,7 @@ class Rates:
             first, since = (0.0, 0, 0), "in all"
         else:
             seconds = last[0] - first[0]
-            since = "in the last minute" if seconds >= RATE_S else f"in the last {human_seconds(seconds, whole=True)}"
+            since = "in the last minute" if seconds >= RATE_S else f"in the last {seconds:.0f} s"
         hits, misses = int(last[1] - first[1]), int(last[2] - first[2])
         return f"{format_count(hits, 'hit')}, {format_count(misses, 'miss', 'misses')} {since}"
 
