@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
 # Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number is
-# for equal names of the graphs, the second for different names.
+# for equal names of the graphs, the second for different names or programs.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _SYMBOL = re.compile(r"\b[su]\d+")
@@ -47,7 +47,7 @@ def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
     first = next((operation.place for operation in listing.operations(program) if operation.place), None)
     is_other = nearest is not None and are_of_other_files(program, nearest)
     what = "the store had no graph of its file" if is_other else "the store had no similar graph"
-    if nearest is not None and is_other and _in_common(program, nearest) >= _ALIKE:
+    if nearest is not None and is_other and _in_common(program, nearest) >= _ALIKE_BY_ANOTHER_NAME:
         what += f"; the nearest graph is of {_lines(nearest)[-1].file.rpartition('/')[2]}"
     return Cause("new", "new graph", what, str(first or ""))
 
@@ -55,11 +55,18 @@ def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
 def are_of_other_files(program: ProgramData, other: ProgramData) -> bool:
     """Whether two graphs come from different files, and so are not versions of one graph.
 
-    False for a graph from a notebook, where an edit changes the file's name: IPython derives it from the cell's text.
+    The cells of notebooks count as one file, because IPython derives the name of a cell's file from the cell's text.
     """
-    files, others = _files(program), _files(other)
-    have_files = files and others and not any("/ipykernel_" in file for file in files | others)
-    return bool(have_files) and not files & others
+    files, others = _with_cells_as_one(_files(program)), _with_cells_as_one(_files(other))
+    return bool(files and others) and not files & others
+
+
+def are_of_other_programs(program: ProgramData, other: ProgramData) -> bool:
+    """Whether the calls that led to two graphs have no file in common. False if the calls of a graph are unknown."""
+    files, others = (
+        _with_cells_as_one(shorten_paths(call.file) for call in listing.calls(found)) for found in (program, other)
+    )
+    return bool(files and others) and not files & others
 
 
 def is_version_of(name: str, program: ProgramData, other_name: str, other: ProgramData) -> bool:
@@ -71,6 +78,9 @@ def is_version_of(name: str, program: ProgramData, other_name: str, other: Progr
     if are_of_other_files(program, other):
         return False
     share = _in_common(program, other)
+    if are_of_other_programs(program, other):  # such as two scripts that run one model
+        has_common_file = bool(_files(program) & _files(other))
+        return function == other_function and has_common_file and share >= _ALIKE_BY_ANOTHER_NAME
     if function != other_function:
         return share >= _ALIKE_BY_ANOTHER_NAME
     same_frame = numbers.partition("/")[0] == other_numbers.partition("/")[0] and _files(program) & _files(other)
@@ -363,3 +373,7 @@ def _in_common(program: ProgramData, other: ProgramData) -> float:
 def _files(program: ProgramData) -> set[str]:
     # Leave out the folder of installed packages, so that one library in two environments counts as one file.
     return {shorten_paths(place.file) for place in _lines(program)}
+
+
+def _with_cells_as_one(files: Iterable[str]) -> set[str]:
+    return {"a cell" if "/ipykernel_" in file else file for file in files}

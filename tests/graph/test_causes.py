@@ -373,6 +373,31 @@ def test_different_graph_is_not_a_version_of_the_same_graph() -> None:
     assert causes.new(PROGRAM).line == "/home/me/model.py:12, in forward: return x * 2 + y"
 
 
+def test_a_graph_of_another_program_is_a_version_only_if_it_is_nearly_equal() -> None:
+    other_calls = put("about", "calls", [["/home/me/other.py", 5, "main", "net(x)"]])
+    mine = changed(everything(CALLS, put(*ARGS, 0, "shape", [12, 16])))
+    theirs = changed(other_calls)
+    assert causes.is_version_of("forward [0/0]", mine, "forward [0/0]", theirs)  # two scripts share one model
+    assert not causes.is_version_of("forward [0/0]", mine, "other [0/0]", theirs)
+    longer = changed(everything(other_calls, put(*NODES, 3, ["m", "sin", [{"n": 2}], []])))
+    assert not causes.is_version_of("forward [0/0]", mine, "forward [0/0]", longer)
+    assert causes.is_version_of(
+        "forward [0/0]", mine, "forward [0/0]", changed(put(*NODES, 3, ["m", "sin", [{"n": 2}], []]))
+    )
+    without_lines = [changed(everything(calls, put("about", "places", []))) for calls in (CALLS, other_calls)]
+    assert not causes.is_version_of("forward [0/0]", without_lines[0], "forward [0/0]", without_lines[1])
+
+
+def test_a_graph_of_a_file_is_not_a_version_of_a_graph_of_a_notebook() -> None:
+    cells = [changed(put("about", "places", [[f"/tmp/ipykernel_7/{n}.py", 4, "f", "return x * 2"]])) for n in (1, 2)]
+    assert causes.are_of_other_files(PROGRAM, cells[0]) and not causes.are_of_other_files(*cells)
+    assert not causes.is_version_of("<lambda> [0/0]", PROGRAM, "<lambda> [0/0]", cells[0])
+    assert causes.is_version_of("<lambda> [0/0]", cells[1], "<lambda> [0/0]", cells[0])
+    for number, cell in enumerate(cells):
+        cell["about"]["calls"] = [[f"/tmp/ipykernel_7/{number}5.py", 1, "<module>", "f(x)"]]
+    assert not causes.are_of_other_programs(*cells)
+
+
 def test_advice_for_a_mode_of_the_process_names_what_sets_it() -> None:
     after = changed(put("modes", "threads", 1))
     (found,) = causes.causes(PROGRAM, after, difference.compare(PROGRAM, after))
