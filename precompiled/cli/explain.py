@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -105,6 +105,8 @@ def explain_command(
     else:
         whole = _key(settings, store, kepts, check(prefix))
     found = kepts.explain(whole)
+    if found.mine[-1].bad_code:  # a comparison would explain the first compile, which succeeded
+        found = replace(found, nearest=None, causes=[])
     nearest = found.nearest
     document = {
         **found.mine[-1].document(),
@@ -203,6 +205,10 @@ def _show_reason(reason: Reason) -> None:
 def _show(found: Explained) -> None:
     mine, nearest = found.mine, found.nearest
     click.echo(str(mine[-1]))
+    if mine[-1].bad_code:
+        short = mine[-1].key[:SHOWN_DIGITS]
+        click.echo(f"`precompiled cache show {short}` shows the record. `precompiled cache clear {short}` removes it.")
+        return
     if mine[-1].state == "failed":
         click.echo(f"`precompiled cache show {mine[-1].key[:SHOWN_DIGITS]}` shows why it failed.")
     for number, variant in enumerate(found.variants):

@@ -13,18 +13,20 @@ from typing import Any
 
 from precompiled.cli import program_changes
 from precompiled.cli.nearest import Kepts, named_sizes
-from precompiled.cli.outcomes import describe_way
+from precompiled.cli.outcomes import describe_record, describe_way, is_miss
+from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
+from precompiled.core.reasons import read_reasons
 from precompiled.core.spans import WAITED
 from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.advice import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import Run, RunProcess, eager_s, spans_of, traces, waited_s, way
+from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -62,6 +64,7 @@ class Miss:
     began_before: bool = False  # the compile began before the program needed the graph
     became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
+    remedy: str = ""  # what the user can do, if a failure record decided how the graph runs
     since: str = ""  # why the graph is pending, or what happened to it after its process ended
 
     @property
@@ -146,7 +149,7 @@ def summary(settings: Settings, run: Run) -> Summary:
     pending = PendingCauses(settings)
     kepts: Kepts | None = None
     jobs: JobIndex | None = None
-    by_name: dict[tuple[str, str, str], Miss] = {}
+    by_name: dict[tuple[str, str, str, bool], Miss] = {}
     submitted = _first_submits(run)
     for process in run.processes:
         traced = traces(process)
@@ -161,17 +164,19 @@ def summary(settings: Settings, run: Run) -> Summary:
                 found.hits += 1
                 found.untraced += graph["source"] == "package"
                 continue
-            name = graph.get("key", "") or graph.get("name", ""), became, graph.get("reason", "")
+            missed, record = is_miss(graph), describe_record(graph)
+            name = graph.get("key", "") or graph.get("name", ""), became, graph.get("reason", ""), missed
             if name not in by_name:
                 if kepts is None and graph.get("key"):
                     kepts = _kepts(settings)
-                causes = _causes(kepts, process, graph)
+                causes = _causes(kepts, process, graph) if missed else []
                 by_name[name] = Miss(
                     graph.get("name", ""),
                     graph.get("key", ""),
                     causes,
                     [],
-                    became=describe_way(graph),
+                    became=f"{NOT_SERVED.get(became, became)} because {record}" if record else describe_way(graph),
+                    remedy=_remedy(graph) if record else "",
                     is_pending=became == "pending",
                     since=_since(kepts, graph) or pending.explain(process, graph) if became == "pending" else "",
                 )
@@ -199,6 +204,11 @@ def _kepts(settings: Settings) -> Kepts | None:
         return Kepts(open_store(settings))
     except StoreError:
         return None
+
+
+def _remedy(graph: dict[str, Any]) -> str:
+    reason = read_reasons().get(graph["reason"])
+    return reason.plain_advice.replace("KEY", graph.get("key", "")[:SHOWN_DIGITS]) if reason is not None else ""
 
 
 def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:

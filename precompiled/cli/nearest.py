@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from precompiled.cli import setters, trace_differences
 from precompiled.cli.graph import operations, program_of, read_program
+from precompiled.cli.outcomes import BAD_CODE
 from precompiled.cli.output import SHOWN_DIGITS, human_age
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words
@@ -50,6 +51,11 @@ class Candidate:
             if name in self.components and self.components[name] == other.components.get(name)
         ]
 
+    @property
+    def bad_code(self) -> str:
+        """Why a failure record refuses the code of a successful compile; "" if none does."""
+        return BAD_CODE.get(self.stored.reason, "") if isinstance(self.stored, fmt.Failure) else ""
+
     def document(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("key", "slot", "name", "device", "created", "state", "store")}
 
@@ -57,6 +63,8 @@ class Candidate:
         where = "" if self.is_own else f" in {self.store}"
         others = {"failed": "which failed to compile", NOT_SENT: "which was a miss and was not sent to a daemon"}
         what = others.get(self.state, f"artifact {self.slot}{where}")
+        if self.bad_code:
+            what = f"not served because {self.bad_code}"
         return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
 
 

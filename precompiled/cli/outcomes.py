@@ -8,13 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precompiled.core.errors import CRASHES_PROCESSES, SLOWER_THAN_EAGER
 from precompiled.core.names import in_words, shorten_paths
+from precompiled.core.reasons import ReasonKind, read_reasons
 from precompiled.packages.function_report import OTHER_PROGRAMS
-from precompiled.store.run_records import NOT_SERVED, RunProcess, traces, way
+from precompiled.store.run_records import NOT_SERVED, RunProcess, spans_of, traces, way
 
 AUDITED = "audited"
 # Headings of causes, for all commands.
 WHY_COMPILED, WHY_TRACED = "Why graphs were compiled", "Why functions were traced"
+
+# Maps the reason of a failure record to what earlier processes found, if the graph's first compile succeeded.
+BAD_CODE = {
+    SLOWER_THAN_EAGER: "an earlier run found compiled code slower than eager code",
+    "wrong-result": "an earlier run found a wrong result of compiled code",
+    CRASHES_PROCESSES: "earlier processes crashed in compiled code",
+}
 
 NEW_PROGRAM = "no package yet: the program is new, because no earlier run of it is recorded"
 
@@ -33,6 +42,35 @@ def describe_way(graph: Mapping[str, Any]) -> str:
     if became == "pending" and not reason and graph.get("message"):
         return str(graph["message"])  # an interrupted wait
     return f"{said} ({reason})" if reason else said
+
+
+def is_miss(graph: Mapping[str, Any]) -> bool:
+    """Whether a graph without an artifact was a cache miss. Otherwise the store was not read, or had a failure record,
+    or a hit served the graph at first.
+    """
+    code = graph.get("reason", "")
+    if graph.get("source") in ("hit", "package"):
+        return False
+    if not code or graph.get("source") == "swap" or any(span.what == "submit" for span in spans_of(graph)):
+        return True
+    # Graphs that were not submitted: the daemon's reasons follow a miss. "no-place" means that there is no store.
+    reason = read_reasons().get(code)
+    is_of_daemon = reason is not None and reason.kind is ReasonKind.DAEMON
+    return code == "lookup-only" or (is_of_daemon and code not in ("key-quarantined", "no-place"))
+
+
+def describe_record(graph: Mapping[str, Any]) -> str:
+    """Say what an earlier process recorded, if a failure record decided how the graph runs. Otherwise ""."""
+    code = graph.get("reason", "")
+    if is_miss(graph) or graph.get("source") in ("hit", "package"):
+        return ""
+    if any(span.what in ("load", "check") for span in spans_of(graph)):
+        return ""  # this process found the code slower or wrong
+    reason = read_reasons().get(code)
+    if code in BAD_CODE:
+        return f"{BAD_CODE[code]} ({code})"
+    is_failure = reason is not None and reason.kind is ReasonKind.FAILURE
+    return f"an earlier compile failed ({code})" if is_failure or code == "key-quarantined" else ""
 
 
 def describe_lack_of_calls(graph: Mapping[str, Any]) -> str:

@@ -142,6 +142,7 @@ def find_run(settings: Settings, name: str) -> Run:
     by_program = (run for run in known if name == run.processes[0].program)
     found = next((run for run in chain(by_name, by_path, by_program)), None)
     if not known:
+        run_records.check_readable(settings.cache_dir)
         _check_that_runs_are_kept(settings)
     if found is None:
         programs = ", ".join(list(dict.fromkeys(run.processes[0].program for run in known))[:MAX_SHOWN])
@@ -363,6 +364,8 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
         click.echo(f"  {said or miss.since}")
     elif not miss.causes:
         click.echo("  the store no longer has it")
+    if miss.remedy:
+        click.echo(f"  {miss.remedy}")
 
 
 def _is(graph: Mapping[str, object], miss: misses.Miss) -> bool:

@@ -175,6 +175,22 @@ def _names(root: Path) -> list[str]:
         return []
 
 
+def check_readable(root: Path) -> None:
+    """Raise StoreError if the folder of the runs exists, but cannot be read or trusted."""
+    for folder in (root, root / RUNS):
+        try:
+            if not folder.is_dir():
+                return  # no run is recorded
+            with trust.open_directory(folder):
+                pass
+        except StoreError as error:
+            raise StoreError(f"runs cannot be read: {error.message}", error.action, code=error.code) from error
+        except OSError as error:
+            message = f"runs cannot be read: {folder}: {error.strerror}"
+            action = f"Make {folder} readable, or set PRECOMPILED_CACHE_DIR"
+            raise StoreError(message, action, code="store-unreadable") from error
+
+
 def processes(root: Path) -> list[RunProcess]:
     """All processes of the recorded runs, in the order of their first graphs."""
     return sorted((item for name in _names(root) for item in _all(root, name)), key=lambda process: process.began)

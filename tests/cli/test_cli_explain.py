@@ -165,6 +165,20 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     assert answer("explain", "--newest")["nearest"]["state"] == "failed"
 
 
+@pytest.mark.reason("slower-than-eager")
+def test_a_graph_with_slower_code_is_neither_compared_nor_called_failed(store: Store) -> None:
+    publish(store, "before", PROGRAM, 30)
+    artifact = publish(store, "slower", changed(CONSTANT), 20)
+    name, whole = artifact.manifest.name, key_of("slower")
+    store.publish_failure(fmt.Failure(whole, name, "slower-than-eager", "it is slower", NOW - 10, 3600))
+    text, short = invoke("explain", whole).output, whole[:12]
+    assert "not served because an earlier run found compiled code slower than eager code" in text
+    assert f"`precompiled cache clear {short}`" in text
+    assert "failed" not in text and "nearest" not in text and "->" not in text
+    found = answer("explain", whole)
+    assert found["causes"] == [] and found["nearest"] is None
+
+
 @pytest.mark.reason("graph-not-kept")
 def test_an_artifact_without_its_program_cannot_be_explained(store: Store) -> None:
     publish_artifact(store, key_of("bare"), created=NOW - 20)

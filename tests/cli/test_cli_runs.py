@@ -303,6 +303,20 @@ def test_an_unwritable_store_is_reported_as_the_reason_for_missing_runs(
     assert answer("explain", "--run", "last", status=1)["error"]["code"] == "no-such-run"
 
 
+@pytest.mark.reason("store-untrusted")
+@pytest.mark.parametrize("folder", ["", run_records.RUNS])
+def test_an_untrusted_store_is_reported_as_the_reason_for_unreadable_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
+    recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
+    (tmp_path / folder).chmod(0o777)
+    error = answer("explain", "--run", "last", status=1)["error"]
+    assert error["code"] == "store-untrusted" and "chmod go-w" in error["action"]
+    assert error["message"].startswith(f"runs cannot be read: {tmp_path / folder}")
+
+
 @pytest.mark.reason("store-unwritable")
 def test_a_full_disk_is_named_as_the_reason_for_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
@@ -651,6 +665,75 @@ def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
         (miss,) = document["misses"]
         assert [cause["short"] for cause in miss["causes"]] == [short]
     assert "s0 = 40; what was there holds where s0 < 9" in miss["causes"][0]["what"]
+
+
+LOOKUP, SUBMIT, LOAD = (Span(what, 200.0, 0.1, 1) for what in ("lookup", "submit", "load"))
+
+
+@pytest.mark.parametrize(
+    ("state", "source", "reason", "spans", "said"),
+    [
+        (
+            "failed",
+            None,
+            "slower-than-eager",
+            [LOOKUP],
+            "1 graph eager because an earlier run found compiled code slower than eager code (slower-than-eager)",
+        ),
+        ("failed", None, "slower-than-eager", [LOOKUP, SUBMIT, LOAD], "1 new graph"),
+        ("failed", "hit", "slower-than-eager", [LOOKUP, LOAD], "1 graph eager (slower-than-eager)"),
+        (
+            "failed",
+            None,
+            "wrong-result",
+            [LOOKUP],
+            "1 graph eager because an earlier run found a wrong result of compiled code (wrong-result)",
+        ),
+        ("failed", None, "wrong-result", [LOOKUP, LOAD], "1 graph eager (wrong-result)"),
+        (
+            "failed",
+            None,
+            "key-quarantined",
+            [LOOKUP],
+            "1 graph eager because an earlier compile failed (key-quarantined)",
+        ),
+        (
+            "bypassed",
+            "inline",
+            "crashes-processes",
+            [LOOKUP],
+            "1 graph compiled in process because earlier processes crashed in compiled code (crashes-processes)",
+        ),
+        (
+            "bypassed",
+            "inline",
+            "worker-only-error",
+            [LOOKUP],
+            "1 graph compiled in process because an earlier compile failed (worker-only-error)",
+        ),
+        ("bypassed", "inline", "compile-error", [LOOKUP, SUBMIT], "1 new graph"),
+        ("bypassed", "inline", "store-untrusted", [], "1 graph compiled in process (store-untrusted)"),
+        ("bypassed", "inline", "store-unreadable", [], "1 graph compiled in process (store-unreadable)"),
+        ("bypassed", "inline", "direct-call", [LOOKUP], "1 graph compiled in process (direct-call)"),
+        ("bypassed", "inline", "lookup-only", [LOOKUP], "1 new graph"),
+        ("bypassed", "inline", "no-daemon", [LOOKUP], "1 new graph"),
+    ],
+)
+def test_only_a_cache_miss_is_counted_as_new(
+    tmp_path: Path, state: str, source: str | None, reason: str, spans: list[Span], said: str
+) -> None:
+    tmp_path.chmod(0o700)
+    whole = "a" * 64
+    publish_artifact(Store(tmp_path), whole, changed(put("hints", [])), created=100.0)
+    graph = GraphReport("g", "f [0/0]", whole, state, source, reason, "so it is", spans=spans)
+    recorded(tmp_path, "a", graph, files={})
+    document, show = shown.explain(config.load({"cache_dir": tmp_path}), "a")
+    assert document["summary"] == f"of 1 graph: no hits, {said}"
+    text = CliRunner().invoke(_command(show)).output
+    assert f"{reason}: so it is" in text
+    assert ("the store had no similar graph" in text) == (said == "1 new graph")
+    is_slower = reason == "slower-than-eager" and "earlier" in said
+    assert ("Run `precompiled cache clear aaaaaaaaaaaa`" in text) == is_slower
 
 
 def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
