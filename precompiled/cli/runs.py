@@ -145,14 +145,15 @@ def find_run(settings: Settings, name: str) -> Run:
         run_records.check_readable(settings.cache_dir)
         _check_that_runs_are_kept(settings)
     if found is None:
-        programs = ", ".join(list(dict.fromkeys(run.processes[0].program for run in known))[:MAX_SHOWN])
+        programs = list(dict.fromkeys(run.processes[0].program for run in known))
+        more = f" and {len(programs) - MAX_SHOWN} more" if len(programs) > MAX_SHOWN else ""
+        of_programs = f"The programs of the {run_records.KEPT} newest runs are {', '.join(programs[:MAX_SHOWN])}{more}"
         names = ", ".join(f"{run.name} ({run.processes[0].program})" for run in known[:5])
         is_file = looks_like_file(name)
+        action = of_programs if is_file else f"The last runs are {names}"
         raise PrecompiledError(
             f"there is no run {'of ' if is_file else ''}{name!r}" if known else NO_RUN,
-            (f"The programs with runs are {programs}" if is_file else f"The last runs are {names}")
-            if known
-            else RUN_FIRST,
+            action if known else RUN_FIRST,
             code="no-such-run",
         )
     return found
