@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompiled.cli import program_changes
-from precompiled.cli.nearest import Kepts, named_sizes
+from precompiled.cli.nearest import Candidate, Kepts, named_sizes
 from precompiled.cli.outcomes import describe_record, describe_way, is_miss
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
@@ -23,10 +23,11 @@ from precompiled.core.reasons import read_reasons
 from precompiled.core.spans import WAITED
 from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.advice import Cause
+from precompiled.graph.causes import by_edit
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, spans_of, traces, waited_s, way
+from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -144,6 +145,15 @@ class Summary:
         return f"it cost {format_list(parts)}" if parts else ""
 
 
+@dataclass(frozen=True)
+class _Context:
+    """What the causes of a run depend on, besides the store."""
+
+    keys: set[str]  # the keys of the run's graphs
+    earlier: set[str]  # the keys of earlier runs
+    edited: Sequence[str]  # files that differ from the program's previous run
+
+
 def summary(settings: Settings, run: Run) -> Summary:
     found = Summary()
     pending = PendingCauses(settings)
@@ -151,6 +161,12 @@ def summary(settings: Settings, run: Run) -> Summary:
     jobs: JobIndex | None = None
     by_name: dict[tuple[str, str, str, bool], Miss] = {}
     submitted = _first_submits(run)
+    edited = program_changes.edited_files(settings.cache_dir, run)
+    context = _Context(
+        _keys(run),
+        {key for other in runs(settings.cache_dir) if other.began < run.began for key in _keys(other)},
+        edited,
+    )
     for process in run.processes:
         traced = traces(process)
         found.traced += len(traced)
@@ -169,7 +185,7 @@ def summary(settings: Settings, run: Run) -> Summary:
             if name not in by_name:
                 if kepts is None and graph.get("key"):
                     kepts = _kepts(settings)
-                causes = _causes(kepts, process, graph) if missed else []
+                causes = _causes(kepts, process, graph, context) if missed else []
                 by_name[name] = Miss(
                     graph.get("name", ""),
                     graph.get("key", ""),
@@ -184,7 +200,7 @@ def summary(settings: Settings, run: Run) -> Summary:
                 jobs = JobIndex(workers(settings.cache_dir))
             _add(by_name[name], process, graph, jobs, submitted)
     found.misses = list(by_name.values())
-    found.edited = program_changes.edited_files(settings.cache_dir, run)
+    found.edited = edited
     found.change = program_changes.describe_change(settings.cache_dir, run)
     found.is_new = next(program_changes.earlier_processes(settings.cache_dir, run), None) is None
     return found
@@ -246,19 +262,29 @@ def _add(
             miss.worker_start_s, miss.queue_s = max(miss.worker_start_s, start_s), max(miss.queue_s, queue_s)
 
 
-def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> list[Cause]:
+def _keys(run: Run) -> set[str]:
+    return {graph.get("key", "") for process in run.processes for graph in process.graphs.values()}
+
+
+def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], context: _Context) -> list[Cause]:
     key = graph.get("key", "")
     if kepts is None or not key or not kepts.of(key):
         return []
+    looked_up = min((span.began for span in spans_of(graph)), default=process.began)
+
+    def may_compare(item: Candidate) -> bool:
+        # If this run's graph was compiled again since, graphs of later runs are older than its artifact.
+        return item.created < looked_up or item.key in context.keys or item.key in context.earlier
+
     try:
-        found = kepts.explain(key, _files(process))
+        found = kepts.explain(key, _files(process), may_compare)
     except StoreError:
         return []
-    looked_up = min((span.began for span in spans_of(graph)), default=process.began)
     # A lookup may miss an artifact whose manifest is older than the lookup, because the manifest is written before the
     # artifact is published. If no earlier variant has guards, a new size is not the cause of the miss.
     if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
-        return found.causes
+        is_of_run = found.nearest is None or found.nearest.kept.key in context.keys
+        return found.causes if is_of_run else by_edit(found.causes, context.edited)
     # The store had artifacts of the key, but only for other sizes.
     last = found.variants[-1]
     others = " or ".join(variant["guards"] for variant in found.variants[:-1]) or "other sizes"

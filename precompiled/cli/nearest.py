@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -114,8 +114,14 @@ class Kepts:
     def of(self, whole: str) -> list[Candidate]:
         return [item for item in self.all if item.key == whole]
 
-    def explain(self, whole: str, files: Sequence[str] = ()) -> Explained:
-        """Explain why a key was new. ``files``: further source files of the program. Raises StoreError."""
+    def explain(
+        self, whole: str, files: Sequence[str] = (), may_compare: Callable[[Candidate], bool] = lambda item: True
+    ) -> Explained:
+        """Explain why a key was new. Raises StoreError.
+
+        - ``files``: further source files of the program
+        - ``may_compare``: whether an older graph may be the nearest one
+        """
         mine = self.of(whole)
         if not mine:
             said = f"no file of {whole[:SHOWN_DIGITS]} can be read"
@@ -130,7 +136,8 @@ class Kepts:
         if mine[0].state == NOT_SENT:
             components, device = key.components_of(program), _device(program)
             mine = [replace(mine[0], components=components, device=device)]
-        nearest = self._nearest(mine[0], program, [item for item in self.all if item.created < mine[0].created])
+        older = [item for item in self.all if item.created < mine[0].created and may_compare(item)]
+        nearest = self._nearest(mine[0], program, older)
         located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
         return Explained(mine, program, nearest, located, list(self._variants(mine)))
 

@@ -27,6 +27,7 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _SYMBOL = re.compile(r"\b[su]\d+")
 _NUMBER = re.compile(r"\b\d+\b")
+_OTHER_WAY = "other way"
 _FLAG = re.compile(r"\b(True|False)\b")
 _SHORT = {
     "size": "new size",
@@ -109,7 +110,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     is_edited = any(cause.kind == "edit" for cause in of_graph)
     of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found, is_edited=is_edited))
     of_inputs = _of_another_model(before, after, of_inputs, at, is_edited=is_edited)
-    is_other_way = any(cause.short.startswith("other way") for cause in of_graph)
+    is_other_way = any(cause.short.startswith(_OTHER_WAY) for cause in of_graph)
     counts_inputs = any(change.where == "number of inputs" for change in by_section.get("inputs", []))
     if is_other_way and counts_inputs and all(cause.kind == "input" for cause in of_inputs):
         of_inputs = []  # other lines use other inputs
@@ -133,6 +134,16 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
     more = [cause.what for cause in found if cause.kind == "model"]
     named = Cause("guard", f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
     return [*(cause for cause in found if not may_follow_from_a_value(cause)), named]
+
+
+def by_edit(found: Sequence[Cause], edited: Sequence[str]) -> list[Cause]:
+    """Report an edit if an edited file has other lines. ``edited``: files that differ from the previous run."""
+    return [
+        Cause("edit", cause.short.replace(_OTHER_WAY, "edit", 1), cause.what.partition(": ")[2], cause.line)
+        if cause.short.startswith(_OTHER_WAY) and any(cause.line.startswith(f"{file}:") for file in edited)
+        else cause
+        for cause in found
+    ]
 
 
 def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
@@ -286,7 +297,7 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
             yield Cause(kind, f"other value at {now.short}", operations, str(now))
     elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
-        yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
+        yield Cause("way", f"{_OTHER_WAY} at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
 
 
 def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:

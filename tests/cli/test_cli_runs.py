@@ -772,6 +772,52 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
     assert "test_net" not in str(Kepts(store).explain(only).causes)
 
 
+def _publish_line(root: Path, line: int, factor: int, created: float, file: str = "/me/s.py") -> str:
+    """Publish a graph whose code is at this line. Returns its key."""
+    code = f"return x * {factor} + y"
+    places = put("about", "places", [[file, line, "forward", code]])
+    program = changed(everything(places, put(*NODES, 2, 2, 1, factor), put("hints", [])))
+    components = key.components(json.dumps(program, separators=(",", ":")).encode())
+    whole = hashlib.sha256(repr(sorted(components.items())).encode()).hexdigest()
+    publish_artifact(Store(root), whole, program, created=created)
+    return whole
+
+
+def _causes_of_run(root: Path, run: str) -> list[tuple[str, str]]:
+    document, _show = shown.explain(config.load({"cache_dir": root}), run)
+    return [(cause["short"], cause["what"]) for miss in document["misses"] for cause in miss["causes"]]
+
+
+def _swap(name: str, key: str, looked_up: float) -> GraphReport:
+    return GraphReport(name, "forward [0/0]", key, "compiled", "swap", spans=[Span("lookup", looked_up, 0.1, 1)])
+
+
+def test_an_edit_that_moves_its_line_is_an_edit_in_a_run_with_edited_files(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    before = _publish_line(tmp_path, 5, 2, 100.0)
+    after = _publish_line(tmp_path, 6, 3, 300.0)
+    recorded(tmp_path, "before", _swap("a", before, 90.0), files={"/me/s.py": "1"})
+    recorded(tmp_path, "after", _swap("b", after, 200.0), files={"/me/s.py": "2"})
+    codes = "'return x * 2 + y' -> 'return x * 3 + y'"
+    assert _causes_of_run(tmp_path, "after") == [("edit at s.py:6", codes)]
+    # One run has both graphs, so both lines are in the edited file.
+    recorded(tmp_path, "both", _swap("a", before, 90.0), _swap("b", after, 200.0), files={"/me/s.py": "3"})
+    assert ("other way at s.py:6", f"from s.py:5: {codes}") in _causes_of_run(tmp_path, "both")
+
+
+def test_the_cause_of_a_finished_run_names_no_graph_of_a_later_run(tmp_path: Path) -> None:
+    """After `cache clear` and a run of another program, the first program's graph was compiled again."""
+    tmp_path.chmod(0o700)
+    mine = _publish_line(tmp_path, 5, 2, 500.0)
+    recorded(tmp_path, "first", _swap("a", mine, 90.0), files={})
+    other = _publish_line(tmp_path, 9, 3, 400.0)
+    recorded(tmp_path, "other", _swap("b", other, 390.0), files={})
+    assert _causes_of_run(tmp_path, "first") == [("new graph", "the store had no similar graph")]
+    # A run compares with earlier runs' graphs, even if they were compiled after its lookup.
+    recorded(tmp_path, "third", _swap("a", mine, 395.0), files={})
+    assert [short for short, _what in _causes_of_run(tmp_path, "third")] == ["other way at s.py:5"]
+
+
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
 def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
     """A lookup may miss an artifact whose manifest is older than the lookup, because a manifest is written before its
@@ -781,10 +827,12 @@ def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: 
     """
     found = SimpleNamespace(
         mine=[SimpleNamespace(created=1.0)],
+        nearest=None,
         causes=[Cause("edit", "an edit", "")],
         program={},
         variants=[{"guards": guards, "sizes": {}}, {"guards": "s0 > 4" if guards else "", "sizes": {}}],
     )
-    kepts = SimpleNamespace(of=lambda key: True, explain=lambda key, files: found)
+    kepts = SimpleNamespace(of=lambda key: True, explain=lambda key, files, may_compare: found)
+    context = misses._Context(set(), set(), [])
     process = SimpleNamespace(began=2.0, main_file="", files={})
-    assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"})] == said  # type: ignore[arg-type]
+    assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"}, context)] == said  # type: ignore[arg-type]

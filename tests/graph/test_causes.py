@@ -277,6 +277,10 @@ def test_other_lines_with_another_input_are_the_cause_if_an_edit_may_have_shifte
     assert (found.kind, found.short) == ("way", "other way at model.py:14")
     assert found.what == "from model.py:12: 'return x * 2 + y' -> 'return x * 3 + y + z'"
     assert "if you edited the code" in found.advice
+    assert causes.by_edit([found], ["/home/me/other.py"]) == [found]
+    (edit,) = causes.by_edit([found], ["/home/me/model.py"])
+    assert (edit.kind, edit.short, edit.line) == ("edit", "edit at model.py:14", found.line)
+    assert edit.what == "'return x * 2 + y' -> 'return x * 3 + y + z'"
 
 
 def test_a_size_that_dynamo_made_dynamic_is_not_called_a_requested_range() -> None:
