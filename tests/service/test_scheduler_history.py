@@ -175,7 +175,8 @@ class AnyHistory(RuleBasedStateMachine):
         # 2 interpreters each.
         assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6
         assert len(self.processes) - len(couriers) <= limits.processes
-        working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
+        working = [worker for worker in scheduler.workers.values() if worker.is_under_way]
+        assert sum(worker.is_idle_priority for worker in scheduler.workers.values()) <= limits.slots
         users = {worker.seat.uid for worker in working}
         assert len(working) <= limits.slots + len(users) - 1 or len(working) <= limits.slots, "one more per user"
         assert {*scheduler.workers, *(courier.number for courier in couriers)} == self.processes
