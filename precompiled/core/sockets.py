@@ -1,9 +1,9 @@
 """Provides sockets that a background thread uses, and that the program may close at any time.
 
 A program that turns into a daemon closes all descriptors (``os.closerange(3, 256)``), including precompiled's. The
-files that it opens next get the same numbers. Before each use, a ``GuardedSocket`` checks that its
-descriptor still refers to the socket that it opened. It compares ``SO_COOKIE``, which the kernel makes unique for each
-socket. If the cookies differ, the GuardedSocket behaves as closed, and leaves the program's file alone.
+files that it opens next get the same numbers. Before each use, a ``GuardedSocket`` checks that its descriptor still
+refers to the socket that it opened. It compares ``SO_COOKIE``, which the kernel makes unique for each socket. If the
+cookies differ, the GuardedSocket behaves as closed, and leaves the program's file alone.
 
 Pipes and eventfds cannot be used, because they have no such cookie (all eventfds share one inode). Moreover, ``recv``
 and ``send`` fail on an ordinary file.

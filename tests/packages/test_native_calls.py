@@ -53,3 +53,18 @@ def test_class_that_a_library_flattens_starts_no_profiler(
     assert ({"flatten", "unflatten"} <= names) == (place == "site-packages")
     assert (of_the_class is None) == (place == "site-packages")
     assert of_a_value is not None
+
+
+def test_no_class_property_of_the_program_is_read() -> None:
+    class Asked:
+        @property
+        def __class__(self) -> type:
+            raise AssertionError("a note of ours ran code of the program")
+
+    before = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        with native_calls.watching():
+            native_calls.meets(Asked())
+    finally:
+        sys.setprofile(before)

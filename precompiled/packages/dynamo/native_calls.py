@@ -141,14 +141,15 @@ def paused() -> Iterator[None]:
         _watch.pauses -= 1
 
 
-def meets(value: object) -> None:
+def meets(value: Any) -> None:
     """The trace has read ``value``. If Dynamo may call functions of its class, begin to watch the trace."""
     noticed = _watch.noticed
     if noticed is None or FROM_THE_BEGINNING or _is_profiled():
         return
-    if isinstance(value, type) and not _has_functions(value) and (calls := _calls_by_pytree(value)):
-        # Profiling would slow down each trace of a HuggingFace model, whose outputs are of such a class. The trace
-        # itself creates the values of the class, so only the functions' globals may change.
+    is_class = issubclass(type(value), type)  # isinstance would read a ``__class__`` property
+    if is_class and not _has_functions(value) and (calls := _calls_by_pytree(value)) is not None:
+        # Profiling would slow down each trace of a HuggingFace model, whose outputs are of a registered class. The
+        # trace itself creates the values of the class, so only the functions' globals may change.
         noticed.calls += calls
         return
     if _may_be_called(value):
@@ -181,21 +182,21 @@ def _is_flattened_by_the_program(kind: type) -> bool:
     return kind in pytree.SUPPORTED_NODES and not _is_dynamos(pytree.SUPPORTED_NODES[kind].flatten_fn.__module__)
 
 
-def _calls_by_pytree(kind: type) -> list[NativeCall]:
-    """The calls of installed functions that flatten and unflatten values of this class, without the values.
+def _calls_by_pytree(kind: type) -> list[NativeCall] | None:
+    """The calls of functions that flatten and unflatten values of this class, without the values.
 
-    Empty if an edit of the program could change one of the functions.
+    None if such a function is not of an installed library, so that an edit of the program could change it.
     """
+    calls: list[NativeCall] = []
     if not _is_flattened_by_the_program(kind):
-        return []
-    calls = []
+        return calls
     node = pytree.SUPPORTED_NODES[kind]
     for registered in (node.flatten_fn, node.unflatten_fn):
         function: object = registered
         while isinstance(function, functools.partial):
             function = function.func
         if not isinstance(function, types.FunctionType) or not _installed_name(function.__code__.co_filename):
-            return []
+            return None
         cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
         calls.append(NativeCall(function.__code__, function.__globals__, cells, by_pytree=True))
     return calls
