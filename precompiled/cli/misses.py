@@ -36,6 +36,7 @@ _NOUNS = {
     "size": "size",
     "small": "size",
     "dynamic": "size",
+    "parameter": "size",
     "number": "number",
     "range": "range",
     "dtype": "dtype",

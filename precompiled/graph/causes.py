@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
@@ -32,7 +33,7 @@ _FLAG = re.compile(r"\b(True|False)\b")
 _SHORT = {
     "size": "new size",
     "small": "new size",
-    "parameter": "new size of a parameter",
+    "parameter": "new size of the model",
     "range": "new range of a size",
     "dtype": "new dtype",
 }
@@ -176,20 +177,25 @@ def _mode(change: Change) -> str:
 def _of_another_model(
     before: ProgramData, after: ProgramData, of_inputs: list[Cause], at: str, *, is_edited: bool
 ) -> list[Cause]:
-    """The causes of the inputs. If the parameters or the operations differ, one cause of the model replaces the sizes,
-    because another size of the inputs would not serve this model.
+    """The causes of the inputs. If the parameters, their sizes or the operations differ, one cause of the model
+    replaces the sizes, because another size of the inputs would not serve this model.
     """
     others = [cause for cause in of_inputs if cause.kind not in _SIZES]
+    of_model = [cause for cause in of_inputs if cause.kind == "parameter"]
     if parameters := other_models.describe_parameters(before, after):
-        return [Cause("model", "another model", parameters, at), *others]
-    sizes = [cause for cause in of_inputs if cause.kind in ("size", "small", "parameter")]
+        return [Cause("model", "another model", _also(parameters, of_model), at), *others]
+    sizes = of_model + [cause for cause in of_inputs if cause.kind in ("size", "small", "dynamic")]
     # An edit explains the operations. A size that became dynamic adds operations.
-    if not sizes or is_edited or any(cause.short.startswith("size became") for cause in of_inputs):
-        return of_inputs
-    operations = other_models.describe_operations(before, after)
-    if not operations:
-        return of_inputs
-    return [Cause("operations", "other operations", f"{operations}; also {sizes[0].what}", at), *others]
+    may_add = is_edited or any(cause.short.startswith("size became") for cause in of_inputs)
+    if sizes and not may_add and (operations := other_models.describe_operations(before, after)):
+        return [Cause("operations", "other operations", _also(operations, sizes[:1]), at), *others]
+    if of_model:
+        return [replace(sizes[0], what=_also(sizes[0].what, sizes[1:])), *others]
+    return of_inputs
+
+
+def _also(what: str, sizes: Sequence[Cause]) -> str:
+    return "; also ".join([what, *(cause.what for cause in sizes)])
 
 
 def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool, is_edited: bool) -> Iterator[Cause]:

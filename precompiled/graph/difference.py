@@ -37,7 +37,7 @@ _MAX_FLAGS = 12
 class Change:
     """One difference. ``source`` is its place in the program: a line of code, or the name of an input.
 
-    ``parameter``: whether the differing input is a module's parameter.
+    ``parameter``: whether the differing input is a parameter, buffer or other tensor of a module.
     """
 
     section: str
@@ -156,7 +156,9 @@ def _inputs(before: ProgramData, after: ProgramData) -> Iterator[Change]:
         program, position = (before, one) if other is None else (after, other)
         old = None if one is None else left["args"][one]
         new = None if other is None else right["args"][other]
-        parameter = bool((new or old or {}).get("parameter"))
+        one_of = new or old or {}
+        # Dynamo flags the inputs whose sizes it never makes dynamic: the tensors that a module has as attributes.
+        parameter = bool(one_of.get("parameter") or one_of.get("flags"))
         for field, was, now in _input_fields(old, new):
             if field == _FIELDS["shares"] and str(position) in (was, now):
                 continue  # the first of the inputs that share memory names itself

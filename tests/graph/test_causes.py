@@ -34,7 +34,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
         (
             everything(put(*ARGS, 1, "parameter", True), put(*ARGS, 1, "shape", [12, 16])),
             "parameter",
-            "new size of a parameter",
+            "new size of the model",
             "self.y: shape [8, 16] -> [12, 16]",
             CALLED,
         ),
@@ -250,7 +250,21 @@ def test_a_size_is_not_the_cause_if_the_models_differ(size: int) -> None:
     assert [cause.short for cause in both] == ["another model", "grad mode"]
     for parameter in after["inputs"]["args"][1:]:  # all parameters have another size, too
         parameter["shape"] = [16, size]
-    assert causes.causes(before, after, difference.compare(before, after)) == [found]
+    (both,) = causes.causes(before, after, difference.compare(before, after))
+    assert both.what == f"{found.what}; also self.h.0.weight: shape [8, 16] -> [16, {size}]"
+
+
+@pytest.mark.parametrize("held", [{"parameter": True}, {"flags": {"_dynamo_static_input_type": "unguarded"}}])
+@pytest.mark.parametrize("size", [1, 12, {"s": 0}])
+def test_the_size_of_a_model_is_not_advised_to_be_dynamic(held: dict[str, Any], size: Any) -> None:
+    """torch raises an error for mark_dynamic of an input's size that depends on a parameter's or a buffer's size."""
+    model = [put(*ARGS, 1, name, value) for name, value in held.items()]
+    before = changed(everything(*model))
+    after = changed(everything(*model, put(*ARGS, 0, "shape", [size, 24]), put(*ARGS, 1, "shape", [8, 24]), CALLS))
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert (found.kind, found.short) == ("parameter", "new size of the model") and "dynamic" not in found.advice
+    shown = "s0" if isinstance(size, dict) else size
+    assert found.what == f"self.y: shape [8, 16] -> [8, 24]; also x: shape [8, 16] -> [{shown}, 24]"
 
 
 def test_a_size_is_not_the_cause_if_the_operations_differ() -> None:
