@@ -2,7 +2,8 @@
 
 The limits for slots and worker processes do not count couriers: a courier holds a job for milliseconds, and exits soon
 after. A courier serves one user and interpreter, on any device. The death of a courier does not count against its job,
-since a courier runs no part of the compile.
+since a courier runs no part of the compile. Workers could not offer jobs: on a host with one slot, the only worker is
+busy.
 """
 
 from __future__ import annotations

@@ -141,9 +141,7 @@ class Session:
             found.on_problem(failed)
 
     def came_ahead(self) -> bool:
-        """Wait for a limited time until the helper has fetched objects. Returns whether the store may have new objects
-        (docs/decisions/0047).
-        """
+        """Wait for a limited time until the helper has fetched objects. Returns whether the store may have new ones."""
         if PROCESS.ahead is None:
             return False
         started = time.perf_counter()

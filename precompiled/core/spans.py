@@ -10,7 +10,7 @@ from typing import NamedTuple
 SECOND_CALL = "second call"
 # The program blocks until no graph is pending.
 WAITED = "precompiled.wait()"
-# A trace or lookup waits until the helper has fetched objects (docs/decisions/0047).
+# A trace or lookup waits until the helper has fetched objects.
 WAITED_FOR_REMOTE = "wait for the remote"
 # What a process spends on a graph that no artifact serves.
 IN_PROCESS = "compile in process"

@@ -1,4 +1,4 @@
-"""Sends jobs to a Ray cluster, the *farm*, while local workers are busy (docs/guides/farm.md, docs/decisions/0051).
+"""Sends jobs to a Ray cluster, the *farm*, while local workers are busy (docs/guides/farm.md).
 
 ::
 

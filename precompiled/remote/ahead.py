@@ -1,4 +1,4 @@
-"""Lets the helper fetch the objects that this program used in earlier runs, while torch is imported (decision 0047).
+"""Lets the helper fetch the objects that this program used in earlier runs, while torch is imported.
 
 The fetch begins in its own thread when the program is about to import torch (bootstrap.py). Traces wait for the fetch,
 for ``remote_ahead_s`` in total. The process reports the objects that it has used to the helper, when its last graph is

@@ -1,4 +1,4 @@
-"""Fetches the objects that a program used last, once for all of its processes (decision 0047)."""
+"""Fetches the objects that a program used last, once for all of its processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Searches base stores: read-only directories in the layout of a store. The user's own store is searched first.
 
-A base can be in a container image, a cluster's module tree or a network file system (docs/decisions/0043). A miss costs
-one stat per base. A problem in a base is reported, and counts as a miss.
+A base can be in a container image, a cluster's module tree or a network file system. A miss costs one stat per base. A
+problem in a base is reported, and counts as a miss.
 """
 
 from __future__ import annotations

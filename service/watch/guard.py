@@ -2,7 +2,7 @@
 
 The guard leads the session and the process group of the command. When the pipe N ends, the watcher has ended, and the
 guard kills the group. When the command ends, the guard exits with its status (128 + N for the signal N). The file
-imports nothing of this project, so that it starts fast and stays small (docs/decisions/0006).
+imports nothing of this project, so that it starts fast and stays small.
 """
 
 import os

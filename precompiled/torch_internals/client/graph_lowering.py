@@ -7,8 +7,9 @@ The graph of a backward that compiled autograd captured differs from other graph
 - It calls functions of this process: ``torch._dynamo.compiled_autograd.ops.*``, which C++ binds when a backward first
   needs them, and closures over one AOTAutograd backward. A worker lacks these functions.
 
-So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first (docs/decisions/0011). The
-result needs no gradients, because the client refuses a backward that is itself differentiated.
+So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first. This trace happens even on a
+hit, because the key hashes its result. The result needs no gradients, because the client refuses a backward that is
+itself differentiated.
 
 Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, torch._C._autocast_supported_devices,
 torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"], torch.fx.Node.meta["steal_arg"],

@@ -167,7 +167,7 @@ def snapshot(options: Mapping[str, object]) -> dict[str, dict[str, object]]:
 
 
 # From torch 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11, a setting applies to all
-# threads.
+# threads, and loads do not use the ``options=`` of torch.compile.
 _OF_A_CONTEXT = frozenset(
     found
     for module in (_inductor, _functorch, _comms, _shapes)

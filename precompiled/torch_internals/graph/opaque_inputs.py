@@ -3,7 +3,8 @@
 A program may pass its own objects to its operators: vLLM passes the name of a layer (torch._library.opaque_object). If
 the class is registered as hoisted, Dynamo turns the object into an input without guards, so the compiled code must be
 valid for every object of the class. The key contains the class, like the key of torch's own cache. The worker gets an
-object without a value. A compile that reads the value fails, because torch's fake object refuses access.
+object without a value. A compile that reads the value fails, because torch's fake object refuses access. The client
+then compiles the graph in process.
 
 Private names: torch._library.opaque_object.{is_opaque_type, should_hoist, has_members, _OPAQUE_TYPES,
 get_opaque_obj_info}, torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},

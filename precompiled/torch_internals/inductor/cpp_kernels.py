@@ -1,9 +1,10 @@
 """Intercepts Inductor's builds of C++ kernels: a worker collects the sources, a client maps an artifact's kernels.
 
-Each kernel is a plain extension module. When Inductor's generated wrapper runs, ``AsyncCompile.cpp_pybinding(argtypes,
-source)`` builds the module. This file replaces ``cpp_pybinding`` by a handler. In a worker the handler collects the
-sources (kernel_units.py). In a client the handler maps the artifact's ``.so`` by the hash of the source, so no compiler
-runs, not even to test vector units or to precompile a header (docs/decisions/0003).
+Each kernel is a plain extension module, which torch's serialized graph does not contain. When Inductor's generated
+wrapper runs, ``AsyncCompile.cpp_pybinding(argtypes, source)`` builds the module. This file replaces ``cpp_pybinding``
+by a handler. In a worker the handler collects the sources (kernel_units.py). In a client the handler maps the
+artifact's ``.so`` by the hash of the source, so no compiler runs, not even to test vector units or to precompile a
+header.
 
 With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes the whole C++ code to
 ``CppWrapperCodeCache.load_pybinding(...)``. This file handles the resulting extension module like a kernel's module.
