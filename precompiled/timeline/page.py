@@ -86,10 +86,11 @@ def _of(item: Start, facts: Facts) -> list[str]:
     for worker in facts.workers:
         if found := _within(worker_sections(worker, item.began, facts.now), item.seconds):
             bars.append(Bar(f"worker {worker.pid}", found))
+    title = f"{name}: until {'the program ended' if _pending(item) else 'all graphs run compiled'}"
     parts = [
         f"<h2>{escape(name)}</h2>",
         _tiles(item),
-        f'<div class="wide">{svg(f"{name}: until all graphs run compiled", bars, _AXIS)}</div>',
+        f'<div class="wide">{svg(title, bars, _AXIS)}</div>',
         f'<p class="soft">{escape(_said(item))}</p>',
         _table(("", "precompiled", *(["plain"] if item.is_comparable else []), ""), _sums(item)),
         f"<h3>{outcomes.WHY_COMPILED}</h3>",
@@ -112,7 +113,7 @@ def _headline(item: Start) -> str:
     ours, plain = item.first_step, item.plain_seconds
     ended = f"{f'{of_new}: the' if item.is_new else 'The'} first step ended after {ours:.1f} s"
     caches = "" if item.is_new else " and empty caches"  # a first run cannot have full caches
-    if not item.is_comparable:
+    if _pending(item) or not item.is_comparable:
         then = _final_code(item)
         return f"{ended}, and {then[0].lower()}{then[1:]}"
     if item.is_partial:
@@ -128,10 +129,14 @@ def _empty_caches(item: Start) -> str:
     return "plain, empty caches" + (" (at least)" if item.is_partial else "")
 
 
+def _pending(item: Start) -> int:
+    return sum(graph.get("state") == "pending" for graph in item.process.graphs.values())
+
+
 def _final_code(item: Start) -> str:
-    pending = sum(graph.get("state") == "pending" for graph in item.process.graphs.values())
-    if pending:
-        return f"{format_count(pending, 'graph was', 'graphs were')} not compiled yet after {item.seconds:.1f} s"
+    if pending := _pending(item):
+        ended = " when the program ended" if item.process.ended else ""
+        return f"{format_count(pending, 'graph was', 'graphs were')} not compiled yet{ended} after {item.seconds:.1f} s"
     return f"All graphs had their final code after {item.seconds:.1f} s"
 
 

@@ -496,7 +496,7 @@ def test_first_step_ends_before_the_second_call_of_its_first_graph(
     item = start(process, known.Facts(0.0, 60.0, [process], [], {}))
     assert "All graphs had their final code" in _final_code(item)
     later["state"] = "pending"
-    assert _final_code(item).startswith("1 graph was not compiled yet after ")
+    assert _final_code(item).startswith("1 graph was not compiled yet when the program ended after ")
     later["state"] = "compiled"
     assert item.first_step == (None if first_step is None else pytest.approx(first_step))
     if second_calls == [12.0]:

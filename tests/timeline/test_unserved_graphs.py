@@ -79,7 +79,8 @@ def process(graph: dict[str, object]) -> run_records.RunProcess:
 def test_a_start_with_an_unknown_compile_time_claims_no_gain() -> None:
     pending = process({"name": "f", "state": "pending", "spans": [["submit", 11.0, 0.5, 7]]})
     text = page(Facts(0.0, 60.0, [pending], [], {}), ["python", "a.py"], 60.0, "t.json")
-    assert "With plain torch.compile and empty caches, it takes at least 1.5 s" in text
+    assert "<h1>The first step ended after 3.0 s, and 1 graph was not compiled yet when the program ended after" in text
+    assert "a.py: until the program ended" in text and "until all graphs run compiled" not in text
     assert not re.search(r"s (earlier|later)</b>", text)
     assert text.count("plain, empty caches (at least)") == 2, "in the picture and in a tile"
 
