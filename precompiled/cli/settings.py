@@ -99,7 +99,12 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_a
 
 
 # This command may repair an invalid file.
-@command("set", wrong="print", examples=["precompiled config set mode wait", "precompiled config set workers 4"])
+@command(
+    "set",
+    wrong="print",
+    context_settings={"ignore_unknown_options": True},  # a value may begin with "-"
+    examples=["precompiled config set mode wait", "precompiled config set workers 4"],
+)
 @click.argument("name", type=SETTING)
 @click.argument("value")
 def set_command(out: Output, settings: Settings, name: str, value: str) -> None:

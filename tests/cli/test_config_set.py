@@ -73,7 +73,15 @@ def test_a_symbolic_link_to_the_file_is_kept(file: Path, tmp_path: Path) -> None
     assert file.is_symlink() and (tmp_path / "dotfiles.toml").read_text() == "workers = 4\n"
 
 
-@pytest.mark.parametrize(("name", "value", "why"), [("mode", "fast", "expected one of"), ("workers", "x", "0 or more")])
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("mode", "fast", "expected one of"),
+        ("workers", "x", "0 or more"),
+        ("workers", "-3", "0 or more"),
+        ("log_file", "--all", "absolute path"),
+    ],
+)
 def test_an_invalid_value_changes_nothing(file: Path, name: str, value: str, why: str) -> None:
     error = answer("config", "set", name, value, status=2)["error"]
     assert error["code"] == "usage" and why in error["message"] and not file.exists()
