@@ -72,7 +72,7 @@ def compile_or_swap(
     session, calls = begun
     kept = direct_inductor_calls.result_is_kept()
     if session.recorder is not None and not kept:
-        # When watch mode captures graphs, the run records what a normal run would look up, and runs no compiled code.
+        # A run that captures graphs for watch mode records what a normal run would look up, and runs no compiled code.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
     elif session.stays_eager and not kept:
         in_process = functools.partial(stand_in.StandIn, module)
@@ -109,8 +109,8 @@ def compile_ahead(
 ) -> Any:
     """Serve a program that compiles ``module`` itself, ahead of its calls, and never runs it eager (vLLM).
 
-    ``prepared`` returns the graph and the options, or raises Bypass. A miss waits for its artifact in every mode.
-    ``written_down``: torch must be able to serialize the result (standalone_compile.SavedCallable). Returns
+    ``prepared`` returns the graph and the options, or raises Bypass. After a miss, calls wait for the artifact in every
+    mode. ``written_down``: torch must be able to serialize the result (standalone_compile.SavedCallable). Returns
     ``served(callable)``, or the result of ``in_process``. Raises as ``compile_or_swap`` does.
     """
     if bypassing.is_active():

@@ -2,8 +2,8 @@
 
 The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So
 this file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. This file
-opens no other file (except for `precompiled timeline`) and raises no error. The process ends if the GPU of `--target`
-cannot be made up. Steps::
+opens no file (except for `precompiled timeline`) and raises no error. Only one failure ends the process: that of the
+simulated GPU of `--target`. Steps::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -82,8 +82,8 @@ class _TorchFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name == "torch":
             return self._torch_spec(name, path, target)
-        # This finder missed torch's import: another finder came first, or torch's loader cannot be shadowed. But it
-        # sees torch's lazy imports, and torch.compile makes some before it chooses a backend.
+        # If this finder missed the import of torch (another finder came first, or torch's loader cannot be shadowed),
+        # it still sees torch's lazy imports. torch.compile imports some modules lazily before it chooses a backend.
         if name.startswith("torch.") and _torch_is_whole():
             _fire()
         return None
@@ -142,7 +142,7 @@ def _torch_is_whole() -> bool:
 
 
 def _claim() -> bool:
-    """Remove the waiting finder. Returns true for the one caller that removed it."""
+    """Remove the waiting finder. Returns true for one caller only, and false if the finder is already removed."""
     try:
         finder = _waiting.pop()
     except IndexError:
@@ -162,7 +162,7 @@ def _fire() -> None:
 
 
 def _make_up_devices() -> None:
-    """Make up a GPU, in a process of `--target` (docs/guides/targets.md). Ends the process if that fails."""
+    """Simulate a GPU, in a process of `--target` (docs/guides/targets.md). If that fails, end the process."""
     from precompiled import parts
 
     made_up = parts.MADE_UP_CUDA.get()

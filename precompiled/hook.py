@@ -19,7 +19,7 @@ def enable(mode: str | None = None) -> bool:
 
     `mode` ("eager", "wait", "lookup", "off") overrides the environment and the configuration files. Returns whether the
     hook is on: PRECOMPILED=0 and the mode "off" keep the hook off. Raises ConfigError for a bad mode or setting, and
-    PrecompiledError if routing fails. (The hook at start-up raises no errors.)
+    PrecompiledError if routing fails. (The hook raises no errors when it is switched on at the start of Python.)
     """
     if mode is not None:
         try:

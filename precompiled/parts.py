@@ -179,7 +179,7 @@ class MadeUpCudaProtocol(Protocol):
         """Like ``activate``, in a process that compiles for the device and runs no kernel on it."""
 
     def is_active(self) -> bool:
-        """Whether this process's CUDA devices are made up."""
+        """Whether this process's CUDA devices are simulated."""
 
     def compiling(self) -> AbstractContextManager[Callable[[], str]]:
         """Refuse to measure and to run kernels inside the block. Yields a function that returns what was refused."""
@@ -224,7 +224,7 @@ class TargetsProtocol(Protocol):
         """The command's environment variables. ``caches``: the folder for its caches. Raises PrecompiledError."""
 
     def available(self) -> tuple[str, str]:
-        """List the GPUs that can be made up, for `precompiled doctor`. If no GPU can be made up, say what to do."""
+        """List the GPUs that can be simulated, for `precompiled doctor`. If none can be simulated, say what to do."""
 
 
 class NotebookProtocol(Protocol):

@@ -1,7 +1,7 @@
 """Routes torch.compile to precompiled in this process, once torch is imported, and undoes the routing.
 
 `bootstrap` calls ``on_torch_imported`` at the program's ``import torch``; `hook` (``precompiled.enable``) calls
-``route``. The file imports nothing of torch's, so the mode "off" costs nothing.
+``route``. The file imports no module of torch, so the mode "off" costs nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _undo_by(remove: Callable[[], None]) -> None:
 
 def unroute() -> None:
     """Restore torch.compile's own backend. Idempotent. Undoes the last step first, because the hook and packages
-    replace the same method of torch's.
+    replace the same method of torch.
     """
     while _undo:
         _undo.pop()()

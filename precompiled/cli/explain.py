@@ -44,8 +44,8 @@ TITLES = {
 
 
 def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Shell completion of words, keys and programs. Omits functions, because finding them would require reading all
-    packages.
+    """Shell completion of words, keys and programs. Does not complete functions, because finding their names would
+    require reading all packages.
     """
     return [word for word in (*read_reasons(), *STATE_WORDS) if word.startswith(begun)] + (
         [*complete_key(context, begun), *runs.complete_program(context, begun)] if begun else []
@@ -163,7 +163,7 @@ def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
 
 
 def _explain_word(out: Output, text: str) -> bool:
-    """Explain a reason's code or a state. Returns whether the text is one."""
+    """Explain a reason's code or a state. Returns false if the text is neither."""
     reason, state = read_reasons().get(text), find_state(text)
     if reason is not None:
         out.result(_reason_document(reason), lambda: _show_reason(reason))

@@ -235,8 +235,8 @@ def _without_change(other: dict[str, Any]) -> str:
 
 
 def _newest_trace(store: Store, name: str, files: set[str]) -> str:
-    """The recorded reason of a function's newest trace, in a run of one of ``files`` if they are known. "" if none is
-    recorded.
+    """The recorded reason of a function's newest trace; "" if none is recorded. ``files``: the main files of the runs
+    to search; empty for all runs.
     """
     for run in runs(store.root):
         if files and run.processes[0].main_file not in files:

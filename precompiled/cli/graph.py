@@ -74,8 +74,8 @@ def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | No
 
 
 def show(found: list[listing.Operation] | None, most: int | None) -> None:
-    """Print operations below their source lines. ``most``: the limit of operations, or None. If there are more, the
-    inputs come first.
+    """Print operations below their source lines. ``most``: the limit of operations, or None. If the graph has more
+    operations, the inputs come first.
     """
     click.echo("\ngraph")
     if found is None:

@@ -148,7 +148,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Context:
-    """What the causes of a run depend on, besides the store."""
+    """Facts about a run that, besides the store, determine the causes of its misses."""
 
     keys: set[str]  # the keys of the run's graphs
     earlier: set[str]  # the keys of earlier runs

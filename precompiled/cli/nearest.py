@@ -23,7 +23,8 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# How many programs are read, because a store may hold 10,000 graphs. These programs have the most components in common.
+# Limit of the programs that are read in full, because a store may hold 10,000 graphs. The programs with the most
+# components in common with the graph are read.
 MAX_COMPARED = 64
 # The state of a missed graph that was not sent to a daemon.
 NOT_SENT = "not sent"
@@ -268,7 +269,7 @@ def _not_sent(store: Store) -> Iterator[Candidate]:
 
 
 def _device(program: ProgramData) -> str:
-    """A program's device. If it is a GPU, the program's environment describes it."""
+    """A program's device: "cuda" if the program's environment describes a GPU, else "cpu"."""
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 

@@ -160,7 +160,7 @@ def find_run(settings: Settings, name: str) -> Run:
 
 
 def looks_like_file(text: str) -> bool:
-    """Whether an argument is the path of a program, and not the name of a run."""
+    """Whether an argument is the path of a program and not the name of a run."""
     return os.sep in text or text.endswith((".py", ".ipynb"))
 
 

@@ -240,7 +240,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
 
 
 def _check_removed(store: Store, keys: Sequence[str]) -> None:
-    """Raise StoreError if files of the keys remain in the store. Without keys, raise it if any file remains."""
+    """Raise StoreError if the store still has files of these keys, or without keys, any file."""
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in keys]
         if left:

@@ -59,7 +59,7 @@ class Choices:
     page: tuple[str, ...] = ()  # the lines of a page over the view: the help, or an explanation
 
     def key(self, key: str, rows: Sequence[GraphRow] = ()) -> Choices:
-        """The choices after a key. ``rows``: the shown graphs, which the user can select."""
+        """The choices after the user has pressed a key. ``rows``: the shown graphs, which the user can select."""
         if self.page:
             return replace(self, page=())
         if self.typing:

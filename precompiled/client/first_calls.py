@@ -17,8 +17,8 @@ _of: dict[Path, FirstCalls] = {}
 def load(store: Store, artifact: Artifact, load_code: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """Return ``load_code()``. Notes the load and the code's first call while they run.
 
-    A backward does not count: if it did, a program that ends with ``os._exit`` after one step could count as crashed in
-    a backward.
+    A backward does not count as a first call. Otherwise a program that ends with ``os._exit`` after one step could
+    count as crashed in its backward.
     """
     with _lock:
         noted = _of.setdefault(store.root, FirstCalls(store.root))

@@ -114,7 +114,9 @@ class GraphLookup:
         return self._miss(program)
 
     def _keep(self, program: capture.SerializedGraph) -> None:
-        """Keep the program of an unsubmitted miss in the run record, so that `explain` can name the cause."""
+        """Store the captured graph of a miss that is not submitted in the run record, so that `explain` can name the
+        cause.
+        """
         self.session.outcomes.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )

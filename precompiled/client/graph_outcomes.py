@@ -121,7 +121,7 @@ class GraphOutcomes:
             structured_trace.graph(_way(report), vars(report))
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Keep the program of an unsubmitted miss, for ``precompiled explain``."""
+        """Store the captured graph of a miss that is not submitted, for ``precompiled explain``."""
         if self._run is not None:
             self._run.keep(key, program)
 

@@ -3,8 +3,8 @@
     precompiled: 2 of 2 graphs from the cache (about 27 s saved)
     precompiled: 1 graph runs compiled in pieces from the cache
 
-The saved time is the time in which a worker compiled these artifacts, each counted once. With an empty cache, this
-process would have compiled for this time.
+The saved time is the time that workers needed to compile these artifacts. Graphs that share an artifact count once.
+With an empty cache, this process would have spent this time on compiling.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class KernelsAhead:
             from precompiled import wire
             from precompiled.graph import environment
             from precompiled.torch_internals.user_code import kernel_recipes
-        # One interpreter for all jobs, because a worker of another interpreter would import torch again.
+        # All jobs name one interpreter, because a job for a different interpreter would start a worker that imports
+        # torch again.
         modules: dict[str, str] = {}
         for item in items:
             modules.update(kernel_recipes.modules_of(item.recipe))

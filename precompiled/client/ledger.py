@@ -160,7 +160,7 @@ class GraphCalls:
         report = self.report
         report.load_s = load_s
         self.spent("load", load_s)
-        # A variant does not change the graph's source. Its times are added
+        # A further variant changes the times of the report, but not the field ``source``.
         report.source = report.source or source
         report.compile_s += compile_s
         if source == "swap":  # the swap has counted the calls before it

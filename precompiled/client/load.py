@@ -33,7 +33,7 @@ _ARTIFACTS_FAULT = (
 def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> Callable[..., object]:
     """Verify every file of ``artifact``, then load it in the state of the graph's capture.
 
-    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, but no errors of torch's. An artifact that
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, but no errors of torch. An artifact that
     torch cannot load counts as corrupt, and goes into quarantine. Raises Bypass if the artifact cannot be adapted to
     this device or these groups, or if the GPU has no room for its code.
     """

@@ -172,7 +172,7 @@ class Pending:
 
         Most children (data loaders) never call a graph, and must neither load artifacts nor start a thread.
         """
-        # Pieces are left out, because the artifact of the whole graph suffices.
+        # The child awaits no pieces, because the artifact of the whole graph suffices.
         awaited = [item for item in (*self._awaited.values(), *self._dormant) if item.piece is None]
         self._progress = Progress(TerminalLines("off"), waits=False)  # the parent prints the lines
         self._reset()
@@ -265,7 +265,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # If a new swap thread has taken over, it has set the number itself.
+                # Reset the number of threads, unless a new swap thread has taken over and set the number itself.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
@@ -328,13 +328,13 @@ class Pending:
             self._awaited[item.id] = item
         self._session.connection.forget(old)
         item.submit(item)
-        if item.done.is_set():  # another thread finished the item, but could not forget an unsubmitted id
+        if item.done.is_set():  # another thread finished the item before this submit
             self._session.connection.forget(item.id)
 
     def _act(self, item: Awaited, artifact: Artifact) -> None:
         if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
-        # After a fork between load and finish, the child would await a loaded graph for ever.
+        # If a fork came between load and finish, the child would await a loaded graph forever.
         with forking.held():
             problem = swap_in(self._session, item, artifact)
             if problem is None:

@@ -115,8 +115,8 @@ class Progress:
         if len(compiled) < len(self._graphs):
             number = f"{len(compiled)} of {format_count(len(self._graphs), 'graph')}"
             return f"{number} compiled after {lasted}; {self._unserved()}"
-        # If the program calls all graphs equally often, the number says when the program became fast. Graphs that came
-        # later have no such number.
+        # If the program calls all graphs equally often, the line also names the number of calls before the swap. For
+        # graphs that came later, the line names no number.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
         if self._waits or self._batches or len(flips) < len(compiled) or max(calls) - min(calls) > 1 or not max(flips):

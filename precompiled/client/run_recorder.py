@@ -144,8 +144,8 @@ class RunRecord:
         self._write({"wait": span})
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Keep the program of an unsubmitted miss. ``program`` returns its bytes, and is called only below the limit
-        MAX_KEPT.
+        """Store the captured graph of a miss that is not submitted. ``program`` returns the graph's bytes, and is
+        called only below the limit MAX_KEPT.
         """
         if self._broken or self._kept >= MAX_KEPT:
             return
@@ -190,7 +190,7 @@ class RunRecord:
             if item.state not in UNTRACED
         ]
         if self._file is not None:
-            # The file reserves room for the end, even if earlier lines were left out.
+            # The file has room for this last line, even if earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
         digests = dict(list(files.items())[:MAX_FILES])
         self._write(

@@ -6,8 +6,9 @@ eager run in such a checkpoint holds swaps back until the checkpoint frees its s
 this file swaps in the artifacts that were loaded meanwhile.
 
 Dynamo may have several graphs for a function, and first tries the graph that it used last. So the second run may use a
-different graph than the first, and a hold applies to all graphs of a function. But each hold belongs to one checkpoint.
-If a checkpoint's first run was compiled, its second run must be compiled too, even during another checkpoint's hold.
+different graph than the first. Therefore a hold applies to all graphs of a function. But each hold belongs to one
+checkpoint. If a checkpoint's first run was compiled, its second run must be compiled too, even during another
+checkpoint's hold.
 
 This file needs no torch and does no I/O. ``dispatch.py`` uses it; torch_internals/eager/enclosing_regions.py finds the
 checkpoints.
@@ -46,7 +47,9 @@ class SafePoint:
             return True
 
     def release(self, keeper: object) -> None:
-        """End the hold of ``keeper``; idempotent. The last release runs the waiting actions, in this thread."""
+        """End the hold of ``keeper``; idempotent. If no other keeper holds swaps back, run the waiting actions in this
+        thread.
+        """
         self._gone(id(keeper))
 
     def is_held(self, keeper: object | None = None) -> bool:
@@ -61,8 +64,8 @@ class SafePoint:
                 self._waiting.pop(0)()
 
     def when_safe(self, action: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Run ``action`` now if no keeper holds swaps back. If one does, run ``otherwise`` now, and ``action`` at the
-        last release.
+        """If no keeper holds swaps back, run ``action`` now. Otherwise run ``otherwise`` now, and ``action`` when the
+        last keeper releases its hold.
 
         Both actions run under the lock. Otherwise ``action`` could run first, and the message that ``otherwise`` sets
         would stay.

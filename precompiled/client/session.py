@@ -71,7 +71,8 @@ class Session:
         self.pending = Pending(self)
         self.safe_points = SafePoints()
         self._left = False
-        # How many function reports the parent of this fork had. The parent's run contains them.
+        # If this process is a fork: how many function reports its parent had. The record of the parent's run contains
+        # them.
         self._inherited = 0
         self._begin_remote()
         for artifact in refuse_crashing(self.store, self.settings.failure_ttl_s):
@@ -101,8 +102,8 @@ class Session:
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """Like ``refuse``, for sizes that were never submitted. If ``require`` is not set, count a fallback: the caller
-        compiles in process.
+        """Like ``refuse``, for a call with sizes for which no job was submitted. If ``require`` is not set, count a
+        fallback: the caller compiles in process.
         """
         if self.settings.mode == "lookup":
             code, said = "lookup-only", "the mode is lookup"

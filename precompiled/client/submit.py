@@ -43,7 +43,7 @@ REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 
 def as_required(session: Session, program: capture.SerializedGraph) -> capture.SerializedGraph:
-    """Return the program. If ``require`` is set, mark that it must not run eager."""
+    """Return the program, marked as one that must not run eager if ``require`` is set."""
     if session.requires and not program.no_stand_in:
         return replace(program, no_stand_in=REQUIRED)
     return program
@@ -73,7 +73,9 @@ class Submitter:
         safe_point: SafePoint,
         may_submit: Callable[[], bool] = lambda: True,
     ) -> Dispatch:
-        """Make the callable of a graph. For sizes that no variant serves, it submits a variant if ``may_submit()``."""
+        """Make the callable of a graph. A call with sizes that no variant serves submits a variant if ``may_submit()``
+        is true.
+        """
         dispatch = Dispatch(
             self.calls,
             eager,
@@ -300,7 +302,8 @@ def _compile_as_given(
         compiled = compile_after_trace.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         interruptions.pass_on(error)
-        # The two compiles share only the graph. If both raise the same type, the error is torch's.
+        # The compile of the captured program and this compile have only the graph in common. So if both raise errors of
+        # one type, torch is the cause.
         if type(error) is type(captured):
             return None, compile_after_trace.raised_by_dynamo(given.name, error)
         log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)

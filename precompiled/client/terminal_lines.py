@@ -24,7 +24,7 @@ class TerminalLines:
         self._always = progress == "always"
 
     def are_shown(self) -> bool:
-        """Whether this process prints lines: it is rank 0, and a person or a log of the user's reads them."""
+        """Whether this process prints lines: only on rank 0, and only if a person or a log of the user reads them."""
         if not self.wanted or sys.stderr is None or place(os.environ).rank != 0:
             return False
         return self._always or _is_notebook() or sys.stderr.isatty()

@@ -82,7 +82,7 @@ def published(
     """Publish a failure record, which prevents another compile for at most ``ttl_s`` seconds."""
     # No record is published in these cases:
     # - the host, the device or an earlier compile in this process caused the failure, and the graph may be valid
-    # - the GPU is made up: a real one might compile the graph
+    # - the GPU is simulated: with a real GPU, the compile might succeed
     # - the job tunes an artifact, and the untuned artifact stays in use
     if code in (DEVICE_LOST, GPU_UNAVAILABLE, NO_COMPILER) or is_made_up(job) or job.tune:
         return failed(job, started, code, message)

@@ -18,7 +18,7 @@ GPU_UNAVAILABLE = "gpu-unavailable"
 # This host cannot build kernels: it lacks a compiler, headers or an assembler. The graph is not the cause.
 NO_COMPILER = "no-compiler"
 NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
-# A worker's GPU is made up, and the compile needed a real GPU.
+# A worker only simulates the GPU, and the compile needed a real GPU.
 MADE_UP_DEVICE = "made-up-device"
 # Failures that the worker's host or device caused.
 OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})

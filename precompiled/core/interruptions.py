@@ -2,7 +2,7 @@
 
 Python calls a program's signal handler, trace function or profiler between two instructions of any code. Such a
 function may raise: a time limit by SIGALRM, or torch's handler of SIGCHLD if a DataLoader's worker died. An ``except``
-block of this project must not treat the program's exception as an error of precompiled's.
+block of this project must not treat the program's exception as an error of precompiled.
 """
 
 from __future__ import annotations

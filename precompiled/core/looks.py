@@ -19,7 +19,7 @@ _OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
-    """Whether an object's type is, or derives from, one of ``kinds``: classes of Python's or torch's."""
+    """Whether an object's type is, or derives from, one of ``kinds``, which are classes of Python or torch."""
     return issubclass(type(value), kinds)
 
 

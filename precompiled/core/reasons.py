@@ -49,7 +49,7 @@ _WORDS = {
     Outcome.AGAIN: "the client submits the graph again",
 }
 
-# The codes whose outcome is not IN_PROCESS. The table repeats them, except for graphs that already run eager.
+# The codes whose outcome is not IN_PROCESS. The table repeats these outcomes, except for graphs that already run eager.
 _EAGER = frozenset({"key-quarantined", "slower-than-eager", "wrong-result"})
 _EAGER_IF_IT_RUNS = frozenset({"device-lost", "job-cancelled", "no-compiler", "submit-failed"})
 _AGAIN = frozenset("artifact-corrupt artifact-evicted artifact-format artifact-unloadable busy stopping".split())

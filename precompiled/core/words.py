@@ -34,8 +34,8 @@ def format_list(parts: Sequence[str], last: str = "and") -> str:
 
 
 def install(extra: str) -> str:
-    """The command that installs the optional dependencies ``extra`` of pyproject.toml. No package index has the project
-    yet.
+    """The command that installs the optional dependencies ``extra`` of pyproject.toml. No package index has this
+    project, so the command names a clone.
     """
     return (
         f"`pip install '.[{extra}]'` in a clone of precompiled (`'torch-precompiled[{extra}]'` where an index has it)"

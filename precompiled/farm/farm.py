@@ -38,7 +38,7 @@ from precompiled.farm.messages import (
 from precompiled.store import packed
 from precompiled.store.artifacts import Store
 
-MAX_WAITING = 64  # the most cases that wait for a place; MAX_WAITING_BYTES limits the sum of their bytes
+MAX_WAITING = 64  # how many cases may wait for a place; MAX_WAITING_BYTES limits the sum of their bytes
 MAX_WAITING_BYTES = 256 << 20
 WAITING_AGAIN_S = 2.0  # seconds until a worker or courier repeats its request for a waiting case
 OUT_AGAIN_S = (1.0, 10.0)  # least and most seconds until a worker or courier repeats its request for a case that is out

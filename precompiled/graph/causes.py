@@ -177,8 +177,8 @@ def _mode(change: Change) -> str:
 def _of_another_model(
     before: ProgramData, after: ProgramData, of_inputs: list[Cause], at: str, *, is_edited: bool
 ) -> list[Cause]:
-    """The causes of the inputs. If the parameters, their sizes or the operations differ, one cause of the model
-    replaces the sizes, because another size of the inputs would not serve this model.
+    """The causes about the inputs. If the parameters, their sizes or the operations differ, one cause about the model
+    replaces those about sizes, because other input sizes would not make this model a hit.
     """
     others = [cause for cause in of_inputs if cause.kind not in _SIZES]
     of_model = [cause for cause in of_inputs if cause.kind == "parameter"]

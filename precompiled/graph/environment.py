@@ -333,7 +333,7 @@ def worker_for(
             "Install all of precompiled, or unset `compile_without_gpu`",
             code="no-made-up-gpu",
         )
-    # ``stand_in`` first refuses a torch without CUDA, which cannot read the properties.
+    # ``stand_in`` calls its argument only if torch has CUDA, because only then torch can read the properties.
     named = made_up.stand_in(lambda: torch.cuda.get_device_properties(device))
     interpreter.variables["CUDA_MADE_UP"], uuid = named
     return interpreter, f"cuda:{uuid}"

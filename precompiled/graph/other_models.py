@@ -48,6 +48,8 @@ def _lengths(before: ProgramData, after: ProgramData) -> str:
 
 
 def _main_file(before: ProgramData, after: ProgramData) -> str:
-    """The file whose call led to the nearest graph, if another file's call led to the other graph. "" if unknown."""
+    """A phrase that names the file whose call led to the nearest graph; "" if this is also the file of the other graph,
+    or if a file is unknown.
+    """
     then, now = ([call.file for call in listing.calls(program)][-1:] for program in (before, after))
     return f"the nearest graph is of {then[0].rpartition('/')[2]}" if then and now and then != now else ""

@@ -65,7 +65,7 @@ def _say(text: str) -> None:
 
 
 def is_active() -> bool:
-    """Whether this process's CUDA devices are made up."""
+    """Whether this process's CUDA devices are simulated."""
     return bool(os.environ.get("CUDA_MADE_UP"))
 
 

@@ -147,7 +147,7 @@ def build(python: str) -> None:
 
 
 def available() -> tuple[str, str]:
-    """For `precompiled doctor`: whether this interpreter can make up GPUs, and what to do if it cannot."""
+    """For `precompiled doctor`: whether this interpreter can simulate GPUs, and what to do if it cannot."""
     from precompiled.made_up_cuda.build import CannotBuild, check, find_torch
 
     try:

@@ -184,7 +184,7 @@ class Automatic:
 
     def traced(self, frame: Frame, traced: Traced) -> None:
         """Publish the result of a trace, or compare the result with the audited entry. Never raises."""
-        # Under a torch function mode, Dynamo does not call ``find``, so ``_looked`` may be of another frame.
+        # Under a torch function mode, Dynamo does not call ``find``, so ``_looked`` may belong to an earlier frame.
         looked = self._looked if self._looked.frame() is frame else FrameSearch()
         report = FunctionReport(frame.shown_name, "recorded", reasons=tuple(looked.reasons))
         try:

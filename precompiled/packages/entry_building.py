@@ -27,7 +27,7 @@ class BuiltEntry(NamedTuple):
 def build_entry(
     frame: Frame, traced: Traced, requires: dict[str, str], program: Program, report: FunctionReport
 ) -> Callable[[], BuiltEntry]:
-    """Return a function that builds the entry of a trace and holds no object of the user's.
+    """Return a function that builds the entry of a trace and holds no object of the user's program.
 
     Both functions raise NotPortable.
     """
@@ -57,7 +57,7 @@ def build_entry(
         data = entry_codec.encode(left, traced.names)
         header = replace(header, meaning=hashlib.sha256(data).hexdigest())
         return lambda: BuiltEntry(header, fmt.About(reason=reason), data)
-    # ``complete`` must not hold ``traced``, which holds objects of the user's.
+    # ``complete`` must not hold ``traced``, which holds objects of the user's program.
     body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
     assert body is not None
     met = frame_entry.qualnames(traced)

@@ -49,7 +49,7 @@ class FrameSearch:
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     began: float = 0.0  # when the search began, by time.perf_counter()
     graphs: int = 0  # the number of graphs that the process had before the search
-    # These two describe the process before the trace. A trace may change them.
+    # ``requires`` and ``program`` describe the process before the trace, which may change both.
     requires: dict[str, str] | None = None
     program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why each entry was not used

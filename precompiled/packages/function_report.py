@@ -18,7 +18,7 @@ class FunctionReport:
     ``state`` is one of:
 
     - "used": a package served the frame, without a trace.
-    - "skipped": the frame runs uncompiled, without a trace, because a package says that Dynamo skipped it.
+    - "skipped": the frame runs uncompiled, without a trace, because a package records that Dynamo skips it.
     - "recorded": Dynamo traced the frame, and a package was written.
     - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
     - "raised": torch raised an error during the trace, so no graph exists. ``message`` has the error's first line.

@@ -20,7 +20,8 @@ class TriedEntry(NamedTuple):
 
 
 def nearest_first(made: tuple[Header, About], tried: Sequence[TriedEntry], reasons: Sequence[str]) -> tuple[str, ...]:
-    """The reasons of a trace, those with the fewest differences from the new entry (``made``) first.
+    """The reasons of a trace, sorted by the number of differences between the compared entry and the new one
+    (``made``).
 
     If a constant differs, the reason names the constant, because other differences usually follow from it.
     """

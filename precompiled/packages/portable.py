@@ -86,7 +86,8 @@ def save(compiled: object, path: str | Path) -> None:
         for artifact in artifacts:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
-            # The captured graph contains lines of the user's code. Only sizes that no artifact serves need it.
+            # The captured graph contains lines of the user's code, and is needed only to compile for sizes that no
+            # artifact serves. So it is left out if an artifact serves all sizes.
             if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
                 files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
             manifest = dataclasses.replace(
@@ -145,7 +146,7 @@ def load(compiled: object, path: str | Path, *, check_source: bool = True) -> in
     return len(entries)
 
 
-# Requirements that each call compares. The load of a file does not compare them.
+# Requirements that are compared at each call, and not when a file is loaded.
 _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 

@@ -42,7 +42,7 @@ class Program:
             text.parse()
 
     def code(self) -> str:
-        """The digest of the parts of the texts that matter."""
+        """The digest of the parts of the texts that can matter to a trace."""
         self.fix()
         unrun = self._unrun or {}
         shown = [(name, text.code(unrun.get(name, {}).keys())) for name, text in self._texts]

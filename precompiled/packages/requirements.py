@@ -49,8 +49,8 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 def _replaced() -> str:
     """The functions of torch that the program has replaced, and their replacements' code.
 
-    Dynamo guards on a traced replacement as on any traced code. If only torch calls a replacement, the graph has no
-    artifact.
+    If Dynamo traces a replacement, its code has guards like any traced code. If only torch's own code calls a
+    replacement, the graph has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

@@ -97,7 +97,7 @@ class SourceFiles:
         if self._problem is not None:
             raise self._problem
         now = time.monotonic()
-        # LOOK_S limits these checks, because a first call has many frames and a program many files
+        # LOOK_S limits how often the files are checked, because a first call has many frames and a program many files
         if now - self._looked > LOOK_S:
             self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
             self._looked, self._digest = now, None
@@ -115,7 +115,9 @@ class SourceFiles:
         return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
 
     def modules(self) -> dict[str, str]:
-        """Map each installed top-level module that counts to two digests: of its modules' names, and of their files."""
+        """Map each installed top-level module that belongs to the program to two digests: of its modules' names, and of
+        their files.
+        """
         found: dict[str, list[tuple[object, ...]]] = {}
         for name, file in sorted(self._installed.items()):
             found.setdefault(name.partition(".")[0], []).append((name, *file))
@@ -191,7 +193,9 @@ def _nothing() -> object:
 
 
 def _reference(module: ModuleType) -> Callable[[], object]:
-    """Refer to a module weakly. Its id does not suffice, because a module that is imported anew may get the same id."""
+    """Return a weak reference to a module. The module's id would not identify it, because another module may later get
+    the same id.
+    """
     try:
         return weakref.ref(module)
     except TypeError:  # a program may put any object into sys.modules

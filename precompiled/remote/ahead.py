@@ -112,7 +112,7 @@ class Ahead:
                 return False
             self._ended.wait(max(0.0, left - (time.monotonic() - began)))
             self._left_s = max(0.0, left - (time.monotonic() - began))
-        # Some objects have not arrived, but the frame's object may be in the store.
+        # If the fetch has not ended, some objects are missing, but those for this frame may be in the store.
         return self._fetched > 0 if self._ended.is_set() else self._listed > 0
 
     # ------------------------------------------------ reports of used objects

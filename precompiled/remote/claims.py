@@ -126,7 +126,8 @@ class Claims:
                 found = claim.look()
                 answered = time.monotonic()
             except (RemoteError, StoreError) as error:
-                # If another host was compiling at the last look, assume that it still compiles. Otherwise compile.
+                # The remote does not answer. If another host was compiling at the last look, assume that it still
+                # compiles. Otherwise compile.
                 if case.found is not Found.THEIRS or time.monotonic() - answered > claim.ttl_s:
                     raise
                 self._failed(error)
@@ -149,7 +150,7 @@ class Claims:
                     if not claim.beat():
                         return
                 except RemoteError as error:
-                    # If the remote does not recover, the lease expires for other hosts.
+                    # The renewal failed. If the remote does not recover, the lease expires for other hosts.
                     self._failed(error)
         finally:
             with self._changed:

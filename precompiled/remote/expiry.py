@@ -88,6 +88,6 @@ def select_expired(
 
 
 def remove(bucket: Bucket, items: Collection[RemoteObject]) -> None:
-    """Remove the items. After a RemoteError, some items are already removed."""
+    """Remove the items. If this raises RemoteError, some items are already removed."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(lambda item: bucket.remove(item.path), items))

@@ -68,8 +68,8 @@ def note(
 ) -> bool:
     """Add to a program's lists the objects that it has used. Returns whether it wrote a list. Raises RemoteError.
 
-    ``fresh``: the keys that may have a new variant. ``entries``: each entry's (function, file name). ``kernels``: the
-    keys of Triton kernels.
+    ``fresh``: the keys for which the remote may have a new variant, which the lists lack. ``entries``: each entry's
+    (function, file name). ``kernels``: the keys of Triton kernels.
     """
     if not there.trust.by:
         return False

@@ -154,8 +154,8 @@ class Puts:
         self._again.append(item)
 
     def _taken(self, items: deque[QueuedPut]) -> QueuedPut | None:
-        """Take the first of these items. If it lists what a program used, and failed puts of artifacts or the like are
-        queued, requeue the list behind them and return None.
+        """Take the first of these items. A program's list of used objects must come after these objects: if failed puts
+        of objects are queued, requeue the list behind them and return None.
         """
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):

@@ -30,7 +30,7 @@ from precompiled.store.reading import Artifact
 from precompiled.store.requests import RequestRecord
 from precompiled.store.triton_kernels import TritonKernels
 
-MAX_TRIED = 4  # the most objects that are tried for one variant
+MAX_TRIED = 4  # how many objects are tried for one variant
 KERNEL_LABEL = f"{triton_kernels.FORMAT:016x}"
 PARALLEL = 16  # simultaneous requests for many objects
 
@@ -152,8 +152,9 @@ class Transfer:
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
         """Publish one object per label. Skips objects that were refused or that this host could not use."""
         taken, tried = set(), Counter[str]()
-        # Try only a few hosts' objects, because perhaps no host can load the artifact. Objects of untrusted signers
-        # come last and do not count: otherwise five teams with one bucket could block each other's objects.
+        # Of the objects with one label, try only a few, because perhaps no host can load the artifact. Objects of
+        # untrusted signers come last and do not count towards this limit: otherwise five teams with one bucket could
+        # block each other's objects.
         ours = [item for item in objects if self.trust.believes(item.by)]
         unfit_here = Counter(item.label for item in ours if self._is_unfit(item))
         for item in [*ours, *(item for item in objects if not self.trust.believes(item.by))]:
@@ -328,7 +329,7 @@ class Transfer:
         if not self.trust.by:
             return False  # a host without its own key only reads
         there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
-        # Objects that this host refused or could not use do not count as present, but their number is limited.
+        # If this host refused or could not use all of these objects, it puts its own object beside them, up to a limit.
         if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())

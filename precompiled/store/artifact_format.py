@@ -42,13 +42,14 @@ NATIVE = "native"
 PROGRAM = "program.json.gz"
 FAILED_SUFFIX = ".failed"
 MAX_MANIFEST_BYTES = 4 << 20
-# The most bytes of one file of an artifact. Files of graphs with large lifted constants stay far below this limit.
+# The maximum size of one file of an artifact, in bytes. Files of graphs with large lifted constants stay far below this
+# limit.
 MAX_FILE_BYTES = 4 << 30
-# The most bytes of a captured graph (program) in a failure record. There is a limit because a lookup reads the whole
-# record.
+# The maximum size of a captured graph (program) in a failure record, in bytes. There is a limit because a lookup reads
+# the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
-# The most bytes of an unpacked program. Without a limit, a few packed bytes could fill the memory. By default, the
-# largest graph that is served has a quarter of this size.
+# The maximum size of an unpacked program, in bytes. Without a limit, a few packed bytes could fill the memory. By
+# default, the largest graph that is served has a quarter of this size.
 MAX_PROGRAM_BYTES = 1 << 30
 
 # The tiers of artifacts. "untimed": the compile made a choice that depends on measured times, but nothing could be
@@ -102,7 +103,7 @@ class Manifest:
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    # Version, uid, pid and host. Also the device if it was made up; nothing was measured then.
+    # Version, uid, pid and host. Also the device, if it was simulated, so that nothing was measured.
     compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False

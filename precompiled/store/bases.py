@@ -73,7 +73,7 @@ def is_there(path: Path, on_problem: OnProblem) -> bool:
 
 
 def note_name(artifact: Artifact) -> str:
-    """The name of the file in the own store's quarantine that excludes a base's artifact from lookups."""
+    """The name of the file that, in the quarantine of the user's store, excludes a base's artifact from lookups."""
     what = fmt.digest(f"{artifact.path}\0{artifact.manifest.digest}".encode())
     return f"{artifact.path.name}.{what[:16]}{NOTE_SUFFIX}"
 

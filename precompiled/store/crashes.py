@@ -3,8 +3,8 @@
 Each process that loads artifacts has a locked file in ``loading/``. During an artifact's load and first calls, the file
 contains the artifact's name. The kernel releases the lock when the process ends. So a name in a file without a lock is
 from a process that ended meanwhile, by a signal for example. The next process adds one byte to the artifact's file in
-``crashes/``. A process that finishes the first calls removes this file. An error of the file system ends the counting,
-but no call.
+``crashes/``. A process that finishes the first calls removes this file. An error of the file system ends the counting
+of crashes, but does not affect calls.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class FirstCalls:
             self._write()
 
     def finish(self, name: str, *, called: bool) -> None:
-        """Note the end. ``called``: the first calls have finished, so earlier crashes do not count any more."""
+        """Note that the load or the first calls have ended. ``called``: the first calls have succeeded, so earlier
+        crashes do not count any more.
+        """
         with self._lock:
             self._names[name] = self._names.get(name, 1) - 1
             if self._names[name] <= 0:

@@ -127,7 +127,7 @@ def _sweep_failures(store: Store) -> None:
 
 
 def _shrink_quarantine(store: Store, max_bytes: int) -> int:
-    """Remove the oldest quarantined files. Returns the bytes of ``max_bytes`` that the rest uses."""
+    """Remove the oldest quarantined files. Returns how many bytes of ``max_bytes`` the remaining files use."""
     quarantined: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for child in store.quarantined.iterdir():

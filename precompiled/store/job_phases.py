@@ -111,7 +111,7 @@ class JobIndex:
     """Finds the jobs of graphs among the jobs of ``workers``."""
 
     def __init__(self, workers: Iterable[RecordedWorker]) -> None:
-        # Maps each id and each key to its jobs. Ids and keys have different formats.
+        # Maps each id and each key to its jobs. An id is never equal to a key, because the formats differ.
         self._found: dict[str, list[tuple[RecordedJob, RecordedWorker]]] = {}
         for worker in workers:
             for job in worker.jobs:

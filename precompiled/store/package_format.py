@@ -46,10 +46,10 @@ FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 MAX_HEADER_BYTES = 1 << 20  # bytes of the first line; a longer header could not be read without reading the whole entry
-# The most entries of one function. The limit is high, because every model uses some functions (decorators of
-# libraries).
+# The maximum number of entries of one function. The limit is high, because every model uses some functions (decorators
+# of libraries).
 MAX_ENTRIES = 256
-# The most entries that differ only in ``sources``, since several programs may use a library's function.
+# The maximum number of entries that differ only in ``sources``, since several programs may use a library's function.
 MAX_PROGRAMS = 32
 
 # The module of the function that Dynamo wraps around each function of torch.

@@ -72,8 +72,8 @@ class RequestRecord:
 
 
 def requests(root: Path, since: float) -> list[RemoteRequest]:
-    """The requests of the store at ``root`` that ended after ``since``, in order of their begin. Leaves out untrusted
-    and unreadable files.
+    """The requests of the store at ``root`` that ended after ``since``, ordered by the time at which they began. Leaves
+    out untrusted and unreadable files.
     """
     return sorted((one for one in _read(root) if one.ended >= since), key=lambda one: one.began)
 

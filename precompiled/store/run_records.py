@@ -38,7 +38,7 @@ MAX_PROGRAM_BYTES = 1 << 20
 # The error of commands that need a run.
 NO_RUN, RUN_FIRST = "no run is recorded yet", "Run a program first: `precompiled run -- python train.py`"
 BY_DAEMON = ("hit", "swap", "package")
-# Words for how a graph runs without an artifact.
+# The words that commands show for how a graph runs without an artifact.
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
@@ -121,7 +121,8 @@ class RunProcess:
 @dataclass
 class Run:
     name: str
-    # Ordered by rank. If a rank was restarted, its last process counts. The program's worker processes come last.
+    # Ordered by rank, one process per rank (the last one, if the rank was restarted). The program's worker processes
+    # come last.
     processes: list[RunProcess]
 
     @property
@@ -156,7 +157,7 @@ def runs(root: Path) -> list[Run]:
 
 
 def last_command(root: Path) -> RunProcess:
-    """The newest process that a command started (not Python's prompt). Raises PrecompiledError.
+    """The newest recorded process that runs a command, and not Python's prompt. Raises PrecompiledError.
 
     The process's environment is not recorded, because environments may hold passwords.
     """
@@ -311,7 +312,7 @@ _CLOCK_S = 0.01
 
 
 def keep_program(folder: Path, key: str, program: bytes) -> None:
-    """Keep the program of a graph, unless it is too large. Raises OSError."""
+    """Store the program of a graph, unless the program is too large. Raises OSError."""
     data = fmt.pack_program(program)
     if len(data) > MAX_PROGRAM_BYTES:
         return

@@ -52,7 +52,9 @@ def weigh(root: Path) -> dict[str, int]:
 
 
 def shrink(root: Path, max_bytes: int) -> int:
-    """Remove long unused files, then the oldest files. Returns the bytes of ``max_bytes`` that the rest uses."""
+    """Remove long unused files, then the oldest files. Returns how many bytes of ``max_bytes`` the remaining files
+    use.
+    """
     files: list[tuple[float, int, str]] = []
     directories: list[str] = []
     for parent, names_of_directories, names in os.walk(root / SCRATCH):

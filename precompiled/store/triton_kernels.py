@@ -137,7 +137,7 @@ class TritonKernels(_Reader):
     def read(self, key: str) -> dict[str, bytes] | None:
         """The checked files of a kernel, or None if store and bases lack it. Raises StoreError.
 
-        A corrupt kernel of the own store is quarantined. A problem of a base is reported, and counts as a miss.
+        A corrupt kernel of the user's store is quarantined. A problem of a base is reported, and counts as a miss.
         """
         try:
             files = open_kernel(key, self.content(key))[1]
@@ -197,7 +197,7 @@ class TritonKernels(_Reader):
             yield path.name.removesuffix(SUFFIX), used
 
     def has(self, key: str) -> bool:
-        """Whether store or bases have a file of the kernel, readable or not."""
+        """Whether the store or a base has a file of the kernel, readable or not."""
         return any(os.path.lexists(place.path(key)) for place in (self, *self._bases))
 
     def clear(self) -> int:

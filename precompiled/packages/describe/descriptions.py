@@ -86,8 +86,8 @@ class Descriptions:
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        ``before`` has the entry's digests of the functions that had not run when the entry was recorded, and have not
-        run in this process.
+        ``before`` contains the functions that had not run when the entry was recorded, and have not run in this
+        process, with the digests in the entry.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}

@@ -68,8 +68,8 @@ class EntryDifference:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the difference is in the identity of an object or of its memory. Usually, a second difference is the
-        cause.
+        """Whether the difference is in the identity of an object or of its memory. Such a difference usually follows
+        from another difference, which is the cause.
         """
         return self.difference.what in (IDENTITY, MEMORY)
 
@@ -108,7 +108,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[EntryDifference]:
     """How the calls of two entries differ. Ignores guards that only one entry has, except on constants.
 
-    In the phrases, "here" is the first entry, and "there" the second.
+    The phrases call the first entry "here", and the second "there".
     """
     (header, here), (other_header, there) = one, other
     said = [

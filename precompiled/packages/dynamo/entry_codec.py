@@ -1,7 +1,7 @@
 """Encodes bytecode and guards (plain data, code objects and Dynamo's sources) as bytes, and decodes the bytes.
 
-This file refuses objects of the user's. Dynamo's bytecode, sources and guard expressions contain names of one process
-(``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` replaces them by placeholders, and ``decode``
+This file refuses objects of the user's program. Dynamo's bytecode, sources and guard expressions contain names of one
+process (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` replaces them by placeholders, and ``decode``
 replaces the placeholders by names of the later process. A module's globals are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,

@@ -159,7 +159,7 @@ class Traced:
     """The result of one call of Dynamo's converter."""
 
     body: Body | None = None
-    # maps a name that Dynamo made up to its placeholder
+    # maps a name that Dynamo generated to its placeholder
     names: dict[str, str] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)  # fingerprints of the locals with guards
     about: About = field(default_factory=About)
@@ -189,7 +189,7 @@ class Traced:
         return [guard for attempt in self.attempts for guard in attempt.guards]
 
     def named(self, name: str, kind: str) -> str:
-        """Make a placeholder for a name that Dynamo made up."""
+        """Make a placeholder for a name that Dynamo generated."""
         self.names[name] = f"{kind.replace(' ', '_')}{len(self.names)}"
         return self.names[name]
 
@@ -215,7 +215,7 @@ def device_numbers(traced: Traced) -> list[str]:
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
     """Return a digest of an entry's bytecode, its graphs' keys, and Dynamo's values in the globals.
 
-    ``names`` maps names that Dynamo made up to placeholders.
+    ``names`` maps names that Dynamo generated to placeholders.
     """
     made = [body.code, *(what for _name, _kind, what in body.installed)]
     made += [[source.name for source in graph.held] for graph in body.graphs]

@@ -1,9 +1,9 @@
 """Describes Dynamo's guards of a frame when Dynamo makes them, and compares the descriptions in a later process.
 
 Torch's own serialization pickles copies of the guarded values, and cannot save guards on identity. This file saves no
-object of the user's. A stored guard is its *source* (``L['self'].training``), its kind, and a description of the value
-at the source (describe/descriptions.py). In the later process the frame is live, so this file describes the value at
-each source again. guard_building.py builds the guards only if all descriptions agree.
+object of the user's program. A stored guard is its *source* (``L['self'].training``), its kind, and a description of
+the value at the source (describe/descriptions.py). In the later process the frame is live, so this file describes the
+value at each source again. guard_building.py builds the guards only if all descriptions agree.
 
 A value without a description, or a guard of an unknown kind, raises NotPortable.
 

@@ -206,7 +206,8 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
-    # Bytecode calls the result with the closure. A partial is in C, so Dynamo sees no frame of this project.
+    # Dynamo's bytecode calls the result with the closure. functools.partial is written in C, so Dynamo sees no Python
+    # frame of this project.
     return functools.partial(types.FunctionType, code, scope, name, None)
 
 

@@ -120,7 +120,7 @@ _watch = _Watch()
 
 @contextlib.contextmanager
 def watching() -> Iterator[NativeCalls]:
-    """Collect the calls of the trace in this block. A collected call may hold objects of the user's."""
+    """Collect the calls of the trace in this block. A collected call may hold objects of the user's program."""
     _watch.noticed, _watch.pauses = NativeCalls(), 0
     try:
         if FROM_THE_BEGINNING:
@@ -168,7 +168,7 @@ def _may_be_called(value: Any) -> bool:
 
 
 def _has_functions(kind: type) -> bool:
-    """Whether Dynamo may call functions of a class, of its metaclass, or of an enum."""
+    """Whether Dynamo may call functions that this class or its metaclass defines."""
     meta = type(kind)
     if any(name not in _MAKES_A_CLASS for name in _functions_of(meta)):
         return True
@@ -227,7 +227,7 @@ def _note(frame: types.FrameType) -> None:
         if not _counts(frame):
             return
         values = frame.f_locals
-        # 2 for *args and **kwargs, if the function has them
+        # + 2: the names of *args and **kwargs follow, if the function has them
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
         arguments = [values[name] for name in (*names, *code.co_freevars) if name in values]
         noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))

@@ -53,7 +53,9 @@ def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
 
 
 def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Record the arguments of ``_init_group``. Dynamo computes them just before the call."""
+    """Record the arguments of ``_init_group``, which Dynamo computes (with ``get_python_args``) just before the
+    call.
+    """
 
     def get_python_args(self: Any, *args: object, **kwargs: object) -> object:
         values, named = original(self, *args, **kwargs)  # raises if Dynamo will trace the call

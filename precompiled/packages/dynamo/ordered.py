@@ -53,8 +53,8 @@ _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 # Callers that test whether a set is empty (``inner`` is a conditional jump).
 _ASKS = ("generic_bool", "generic_is_true", "inner")
 _PASSES_ON = "realize_and_forward"  # this method of a lazy variable calls the realized variable's method
-# The name of Dynamo's function that rebuilds a Python function with its closure, and the name of a caller of this
-# function that needs only the file's name.
+# The first name is of Dynamo's function that rebuilds a Python function with its closure. The second name is of a
+# caller that needs only the file's name from the result.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions whose result does not depend on the order of a set, unless a key makes two items equal.

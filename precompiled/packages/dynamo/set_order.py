@@ -73,7 +73,7 @@ def _order(noted: TraceLog, variable: SetVariable) -> list[Any] | None:
 
 
 def _forget(noted: TraceLog, variable: SetVariable) -> None:
-    """Forget the order for good, because the items may later be in that order by chance."""
+    """Forget the order permanently, because the items could later be in the recorded order by chance."""
     noted.in_order.pop(id(variable.items), None)
 
 
@@ -137,7 +137,7 @@ def _changed(original: Callable[..., object], now: Callable[[], TraceLog | None]
 
 
 def _coming(noted: TraceLog, name: str, args: Any) -> list[object] | None:
-    """The variables that a call of a set's method adds, in order. None if the order is unknown."""
+    """The variables that a method call adds to a set, in order. None if the order is unknown."""
     if name == "add":
         return list(args)
     given = unlazy(args[0]) if name == "update" and len(args) == 1 else None

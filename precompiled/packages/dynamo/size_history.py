@@ -3,11 +3,11 @@
 A trace notes each size, int and float that it reads (torch/_dynamo/pgo.py). If a later trace reads a different value,
 it turns the value into a symbol. If a package replaces the first trace, the history is missing. Without the history,
 the second trace has different graphs, or even different errors, than without packages. So an entry stores the names of
-the sizes and numbers that its trace read. A call that uses the entry keeps its values of these names. The next trace
-first adds these values to the history, then its own.
+the sizes and numbers that its trace read. A call that uses the entry notes its own values under these names. The next
+trace first adds the noted values to Dynamo's history, and then the values that it reads itself.
 
-Until that trace, this file keeps the values, because the keys of torch's table (file, line, closure) belong to traced
-code.
+This file keeps the values until that trace. They cannot be added to the history earlier, because its keys (file, line,
+closure) come from the trace.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},

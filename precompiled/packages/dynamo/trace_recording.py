@@ -257,7 +257,7 @@ def _scopes(
 ) -> Iterator[tuple[str, str, object]]:
     """Describe the globals of functions, for all attempts, because earlier attempts' reads count too.
 
-    ``needed``: names that the entry itself uses. Raises NotPortable if one has no description.
+    ``needed``: names that the entry itself uses. Raises NotPortable if one of these names has no description.
     """
     placeholders: dict[int, str] = {}
     for name, value in traced.scopes.items():
@@ -371,7 +371,8 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
         said = f"the bytecode contains an address of this process: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
     elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
-        # The frame changed a set of the user's. The entry's results would be right, but an audit would refuse it.
+        # The frame changed a set of the user's program. The entry's results would be right, but an audit would refuse
+        # the entry.
         said = "the frame changes a set, and its bytecode has the set in the order of this process"
         traced.problem = NotPortable(said, code="package-set-order")
     else:

@@ -66,7 +66,9 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """Facts without guards. Each tuple begins with a source, or with a module (None: the frame's own) and a name."""
+    """Facts without guards. A tuple of ``globals`` begins with a module (None: the frame's own) and a name, any other
+    tuple with a source.
+    """
 
     attributes: list[tuple[Source, str, bool]] = field(default_factory=list)  # name, whether it exists
     keys: list[tuple[Source, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
@@ -383,7 +385,8 @@ def check_code(code: types.CodeType) -> None:
     if "untyped_storage" in code.co_names:
         raise NotPortable(f"{code.co_name} reads a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:
-        # Dynamo treats the file as part of the standard library, and does not guard on its globals.
+        # Because of this name, Dynamo treats the user's file as part of the standard library, and does not guard on its
+        # globals.
         raise NotPortable(f"{code.co_filename} has the name of a module of Python", code="package-inlined")
 
 

@@ -126,7 +126,7 @@ def _decides(kind: object) -> str | None:
 
 
 def _is_function(variable: object) -> bool:
-    """Whether a call of the variable's value runs code of the user's."""
+    """Whether a call of the variable's value runs code of the user's program."""
     variable = unlazy(variable)
     if not isinstance(variable, VariableTracker):
         return _runs_code(variable)
