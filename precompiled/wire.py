@@ -403,7 +403,7 @@ WorkerMessage = Ready | Finished
 
 
 class Ask(Message, frozen=True):
-    """A request to the watcher. The answer has the same number."""
+    """A request to the watcher. The Answer to it has the same ``number``."""
 
     number: int
     request: Watch | Unwatch

@@ -39,7 +39,7 @@ ACCEPT_S = 0.02  # accepting time per turn; the kernel keeps the other new conne
 MAX_NEW = 512  # accepted, unprepared connections of one user; beyond this number, the user is denied the socket
 DENIED_S = 10.0  # how long a user is denied the socket
 EVENTS_PER_TURN = 1 << 15  # more than MAX_CONNECTIONS, so that one user's events cannot hide another's
-CHUNK_BYTES = 1 << 18  # the most bytes of one read
+CHUNK_BYTES = 1 << 18  # the maximum size of one read, in bytes
 TURN_S = 0.02  # time per turn for the messages of all users together
 USER_TURN_S = 0.002  # minimum for one user's messages, and for the user's new connections; the last item may exceed it
 HANDSHAKE_S = 10.0  # a peer is dropped if its handshake takes longer
@@ -218,12 +218,13 @@ class Connections:
             self._ready.setdefault(connection.uid, deque()).append(connection)
 
     def _may_read(self, connection: Connection) -> bool:
-        """Whether the connection's user may hold more; otherwise pause the connection."""
+        """Whether the connection's user may hold more bytes; if not, pause the connection."""
         uid = connection.uid
         mine, total = self._held[uid], self._held.total()
         if (mine < PART_BYTES and total < self._max_parts_bytes) or mine == 0:
             return True
-        # Complete the user's largest message. Otherwise all of the user's messages would wait for each other.
+        # Let the user's largest message complete. Otherwise all messages of the user would wait for memory that the
+        # others hold.
         fair = total < self._max_parts_bytes or mine <= self._max_parts_bytes // len(self._held)
         if fair and connection is self._largest(uid):
             return True

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from precompiled.service.bounded import put_newest
 
-MAX_COOLDOWNS = 4096  # the most entries of one table; the oldest entry is removed first
+MAX_COOLDOWNS = 4096  # the maximum number of entries of one table; the oldest entry is removed first
 
 T = TypeVar("T")
 

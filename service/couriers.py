@@ -18,7 +18,7 @@ from precompiled.service.events import COURIER, Instruction, Limits, StartWorker
 from precompiled.service.job_states import ScheduledJob, Seat
 from precompiled.service.workers import Runner, Worker
 
-MAX_COURIERS = 4  # the most couriers of one user, because the limits for workers do not cover couriers
+MAX_COURIERS = 4  # the maximum number of couriers of one user, because the limits for workers do not cover couriers
 # How long a courier may hold a job. If the courier dies, its job is offered again after the same time.
 COURIER_S = 60.0
 
@@ -38,7 +38,7 @@ class Courier(Runner):
 
 
 class Couriers:
-    """All couriers, at most one per post."""
+    """All couriers: at most one for each user and interpreter (a post)."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

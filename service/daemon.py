@@ -260,7 +260,7 @@ class Daemon:
         try:
             instructions = self._scheduler.handle(event, time.monotonic())
         except SchedulerError:
-            # A bug of ours: the log has the steps that led to it. The loop goes on.
+            # A bug in precompiled: the log has the steps that led to it. The loop continues.
             log.exception("the scheduler refused %s", type(event).__name__)
             return
         for instruction in instructions:

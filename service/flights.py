@@ -9,7 +9,7 @@ from precompiled.service.job_states import Flight, ScheduledJob
 
 from precompiled import wire
 
-# the most submits whose clients get a report of the job's end; further clients must look into the store
+# how many submits of a job get a report of its end; clients of further submits must look into the store
 MAX_INTERESTED = 4096
 MAX_INTERESTED_OF_USER = 8192  # the same limit over all jobs of one user
 

@@ -19,7 +19,9 @@ _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), 
 
 
 def is_stderr(stream: str) -> bool:
-    """Whether stderr is the journal's ``stream`` (JOURNAL_STREAM, which a child with another stderr also inherits)."""
+    """Whether stderr is the journal's ``stream``. JOURNAL_STREAM alone does not show this, because a child with a
+    different stderr inherits the variable, too.
+    """
     try:
         found = os.fstat(2)
     except OSError:

@@ -20,7 +20,8 @@ from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # a key is quarantined after this many of its workers have died
-# A job's deaths before the graph was read that do not count. A graph too large for the memory causes such deaths, too.
+# How many deaths of a job's worker before it had read the graph do not count. Their number is limited, because a graph
+# that is too large for the memory causes such deaths, too.
 MAX_UNREAD = 1
 
 
@@ -42,7 +43,7 @@ class Outcomes:
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
             action = WITHOUT_A_RECORD.get(finished.reason, "")
-            # For reasons outside WITHOUT_A_RECORD, the client reads the failure record in the store.
+            # For all other reasons, the client reads the failure record in the store.
             code = finished.reason if finished.reason in WITHOUT_A_RECORD else "compile-failed"
             self._flights.end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
             return True

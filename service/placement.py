@@ -220,7 +220,9 @@ class Placement:
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields, store))
 
     def _start_yields_until(self, job: ScheduledJob) -> float:
-        """The time until which a worker that starts for the job runs at low priority. 0 if a client waits."""
+        """The time until which a worker that is started for this job runs at low priority; 0 if a client waits for the
+        job.
+        """
         return 0.0 if job.priority is Priority.WAITING else job.since + self._limits.yield_s
 
     def yields_until(self, job: ScheduledJob, now: float) -> float:

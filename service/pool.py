@@ -95,7 +95,7 @@ class Pool:
     # ------------------------------------------------ instructions
 
     def start(self, order: StartWorker) -> None:
-        """Start a worker. If that fails, the next ``take_events`` reports it gone."""
+        """Start a worker. If the start fails, the next ``take_events`` reports that the worker is gone."""
         try:
             process = start_worker(order, self._devices, system=self._system, cache_dir=self._cache_dir)
         except (StartError, DeviceError) as error:

@@ -12,7 +12,7 @@ import psutil
 
 
 def find(pid: int) -> psutil.Process | None:
-    """A process of ours by its pid; None if it has ended."""
+    """The process with this pid; None if it has ended."""
     try:
         return psutil.Process(pid)
     except psutil.Error:
@@ -104,7 +104,9 @@ def session_processes(session: int) -> list[psutil.Process]:
 
 
 def has_exited(pid: int) -> bool:
-    """Whether our child has ended. Does not reap it, since its process group must be killed first."""
+    """Whether a child of this process has ended. Does not reap the child, because its process group must be killed
+    first.
+    """
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -112,7 +114,7 @@ def has_exited(pid: int) -> bool:
 
 
 def ended_child() -> int:
-    """The pid of a child of ours that has ended and is not reaped; 0: none."""
+    """The pid of a child of this process that has ended and is not reaped; 0: none."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -66,7 +66,7 @@ from precompiled.service.workers import Runner, Worker
 from precompiled import wire
 from precompiled.core.errors import DEVICE_LOST
 
-# usual bytes of a submit without its graph; only further bytes count towards the queue's limits
+# the usual size of a submit without its graph, in bytes; only bytes beyond this size count towards the queue's limits
 USUAL_MESSAGE_BYTES = 16 << 10
 
 
@@ -268,7 +268,7 @@ class Scheduler:
         job = runner.job
         known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
         if job is None or not known or finished.outcome not in runner.outcomes:
-            # A worker runs its user's code, so this is bad input and not a bug of ours.
+            # A worker runs its user's code, so this is bad input and not a bug in precompiled.
             out.append(runner.kill("protocol", now))
             return None
         runner.move("done", now)

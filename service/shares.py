@@ -17,7 +17,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.job_states import ScheduledJob
 from precompiled.service.workers import Worker
 
-# after a displacement, a job may run twice as long before the next one; the time doubles this many times at most
+# each displacement of a job doubles the time that it may run before the next one; the time doubles at most this often
 MAX_DOUBLINGS = 2
 
 

@@ -69,7 +69,9 @@ class WatcherLink:
 
     @property
     def active(self) -> bool:
-        """Whether a watch exists or may exist. An idle daemon then does not exit."""
+        """Whether a watch exists, or may exist because the watcher has not reported yet. In both cases, an idle daemon
+        does not exit.
+        """
         return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._has_report)
 
     @property

@@ -107,7 +107,7 @@ def _run(factory: Callable[[], object], compile: bool) -> None:
     """Call the factory's callables with their example inputs, so that Dynamo traces them."""
     import torch
 
-    # Keyed by identity: pairs with the same callable are calls of one compiled function.
+    # The keys are ids of the callables: pairs with the same callable are calls of one compiled function.
     compiled: dict[int, tuple[Any, Any]] = {}
     for function, examples in _pairs(factory()):
         known = compiled.get(id(function))

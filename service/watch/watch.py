@@ -21,7 +21,7 @@ from precompiled.store.artifacts import Store
 
 log = logging.getLogger("precompiled.watch")
 
-MAX_VERIFICATIONS = 2  # the most repetitions of a capture whose graphs have symbolic sizes
+MAX_VERIFICATIONS = 2  # the maximum number of repetitions of a capture whose graphs have symbolic sizes
 GRAPHS_SHOWN = 100
 REASON_CHARS = 2000
 SHORT_CHARS = 300

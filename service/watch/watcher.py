@@ -38,7 +38,7 @@ HINT_S = 0.02  # seconds between a hint and the check, so that a burst of events
 IDLE_S = 60.0  # seconds between two checks if there is no watch
 REQUEST_BYTES = 16 << 20  # an Ask is larger than the client's message; a JobEnded has up to 4096 ids
 REPORT_BYTES = wire.MAX_MESSAGE_BYTES // 2  # of all watches: the daemon's replies to clients contain the report
-CAPTURES = 2  # the most captures that run at the same time
+CAPTURES = 2  # how many captures may run at the same time
 
 
 class Watcher:
@@ -159,7 +159,7 @@ class Watcher:
         """If a watch raises, set it aside: other watches continue, and no later start loads it."""
         try:
             yield
-        except Exception as error:  # a bug of ours, or unchecked input
+        except Exception as error:  # a bug in precompiled, or unchecked input
             log.exception("watch %s", watch.id)
             text = f"the watch {watch.id} ({watch.name[:100]!r}) is set aside: {type(error).__name__}: {error}"
             self._watches.pop(watch.id, None)

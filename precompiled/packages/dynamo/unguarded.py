@@ -66,8 +66,8 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """Facts without guards. A tuple of ``globals`` begins with a module (None: the frame's own) and a name, any other
-    tuple with a source.
+    """Facts without guards. The tuples of ``globals`` and ``native`` begin with a module (None: the frame's own) and a
+    name, all others with a source.
     """
 
     attributes: list[tuple[Source, str, bool]] = field(default_factory=list)  # name, whether it exists

@@ -123,7 +123,8 @@ def _begin(threads: int) -> _Team | None:
     runtime = _Runtime()
     if runtime.cores - threads >= FREE:
         return None  # some cores are free, and waking sleeping threads would slow the program down
-    # libgomp does not count this team's leader. With the program's team, there is one thread more than cores.
+    # libgomp does not count the thread that leads this team. So together with the program's team, it counts one thread
+    # more than the host has cores.
     return _Team(runtime, max(2, runtime.cores - threads + 2))
 
 

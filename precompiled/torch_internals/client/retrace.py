@@ -50,7 +50,7 @@ class TracedFrame:
 
     @staticmethod
     def is_safe() -> bool:
-        """Whether no enclosing region may run this call again (enclosing_regions.py)."""
+        """Whether this call runs only once: false in a region that may repeat the call (enclosing_regions.py)."""
         return not (
             enclosing_regions.in_a_checkpoint()
             or enclosing_regions.in_a_backward()
@@ -67,8 +67,8 @@ class TracedFrame:
             return False
         try:
             entries = _debug_get_cache_entry_list(code)
-            # At its recompile limit, or if a stance or setting requires it, Dynamo would not retrace but run eagerly or
-            # raise.
+            # At its recompile limit, or with some stances and settings, Dynamo would run eagerly or raise instead of
+            # retracing.
             if code in _asked or 2 * len(entries) > self.limit or torch._dynamo.config.error_on_recompile:
                 return False
             stance = torch._dynamo.eval_frame._stance

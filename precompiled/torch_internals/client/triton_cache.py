@@ -48,7 +48,7 @@ from precompiled.store.artifact_format import digest
 from precompiled.store.kernel_turns import KernelTurn
 from precompiled.store.triton_kernels import FORMAT
 
-# Triton's own C modules. A library's module may contain what only its host has.
+# Triton's own C modules. A C module of a library is not shared, because its code may be valid on one host only.
 _MODULES = ("__triton_launcher.", "cuda_utils.", "hip_utils.")
 _TIMES = ".autotune.json"
 # Variables that load code into Triton's compiler.
@@ -172,7 +172,7 @@ class StoreCacheManager(FileCacheManager):
         """Copy the files from the store to Triton's folder. Returns false if the store lacks them."""
         assert self._lookup is not None
         try:
-            # Processes that tune at the same time do not wait, because each uses a GPU of its own.
+            # Processes that measure times for autotuning do not wait for each other, because each uses a separate GPU.
             in_turn = not filename.endswith(_TIMES)
             files, self._turn = self._lookup.find(self._store_key(filename), in_turn=in_turn)
             if files is None:

@@ -197,7 +197,7 @@ def _longest_run(
 ) -> tuple[int, int, int] | None:
     """The first position, the length and the number of the equal layers that save the most compiles.
 
-    If such a run can begin at several positions, returns the position at which the fewest values cross.
+    If such a run can begin at several positions, returns the position at which the fewest values cross the cut.
     """
     found: list[tuple[int, int, int, int]] = []
     for period in _periods(signatures, start, end):
@@ -216,7 +216,7 @@ def _longest_run(
     if not found:
         return None
     saved = max(count * period for _, count, period, _ in found)
-    # A run with one layer less is better than a cut that many values cross.
+    # Prefer a run with one layer less to a cut that more values cross.
     _, _, period, first = min(
         (crossing, -count, period, first) for crossing, count, period, first in found if (count + 1) * period >= saved
     )
@@ -294,7 +294,7 @@ def _assembled(
 
 
 def _form(own: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]) -> str:
-    """All that a piece's key depends on. Steps of one form call one piece."""
+    """Return a text with all that a piece's key depends on. Steps with equal texts call the same piece."""
     number = {node: f"%{at}" for at, node in enumerate([*inputs, *own])}
     storages: dict[int, int] = {}
     given = [

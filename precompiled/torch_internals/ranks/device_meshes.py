@@ -63,7 +63,7 @@ class Meshes:
         self.found: list[DeviceMesh] = []
 
     def number(self, value: Any) -> int:
-        """Return the mesh's index. Equal meshes with equal groups share one. Raises Bypass for unsupported meshes."""
+        """Return the mesh's index, which equal meshes with equal groups share. Raises Bypass for unsupported meshes."""
         mesh = value.real_obj if isinstance(value, fake_class_registry.FakeScriptObject) else value
         for number, known in enumerate(self.found):
             if known is mesh or (known == mesh and known._dim_group_names == mesh._dim_group_names):

@@ -4,11 +4,11 @@ DTensor reads a rank's coordinates from the mesh to cut out a shard, to mask row
 shards have equal sizes, the result rarely depends on the coordinates: with tensor parallelism, a block of a model
 compiles to the same code on each rank.
 
-In a worker, the substitute for a mesh stores the rank's coordinates in an object that records reads. Nothing else in
-the worker leads to the rank. So if no read is recorded, the result is valid for all coordinates. Torch's computation of
-a shard's size reads the coordinates, but often returns the same size for all coordinates. So this file calls the
-computation for all coordinates. If the sizes differ, the call counts as a read. If only the offsets differ, a later
-read of the offset counts.
+In a worker, the substitute for a mesh stores the rank's coordinates in an object that records reads. A compile in a
+worker can learn the rank in no other way. So if no read is recorded, the result is valid for all coordinates. Torch's
+computation of a shard's size reads the coordinates, but often returns the same size for all coordinates. So this file
+calls the computation for all coordinates. If the sizes differ, the call counts as a read. If only the offsets differ, a
+later read of the offset counts.
 
 The coordinates must not be a tuple, because C++ code would read a tuple without being recorded.
 

@@ -141,7 +141,7 @@ def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.Dispatc
 
 
 def _module_of(file: str) -> str | None:
-    """The module of a source file; None for torch's own files and for unknown files."""
+    """Return the module that was loaded from a source file; None for torch's own files and for unknown files."""
     if not is_really_torchs(file):
         for name, module in list(sys.modules.items()):
             if getattr(module, "__file__", None) == file:

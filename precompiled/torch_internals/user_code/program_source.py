@@ -4,9 +4,9 @@ A function's source is used only if the compiled source gives exactly the functi
 reads is written out with its current value, which must be one of these:
 
 - an immutable value: a number, a string, a tuple of such values, a dtype, a device
-- a function of the program that has no second name and no attributes. The function may have a closure only if the
-  subject (the function or class to send) is rebuilt for each compile. The closure's contents are written out like
-  globals
+- a function of the program that has no attributes and is known under only one name. The function may have a closure
+  only if the subject (the function or class to send) is rebuilt for each compile. The closure's contents are written
+  out like globals
 - if the subject is rebuilt for each compile, also a class of the program without a metaclass. The class may contain
   methods, static methods, class methods, properties, slots, immutable values and functions of torch
 - a builtin that does not depend on the process

@@ -275,6 +275,7 @@ def _serializable() -> Iterator[None]:
         "strict_autograd_cache": False,
     }
     with torch._functorch.config.patch(settings), Patches() as patches:
-        # AOTAutograd would also write a copy under a random name (bypass_autograd_cache_key), which is never read.
+        # Otherwise AOTAutograd would write a copy of its result under a random name (bypass_autograd_cache_key), which
+        # is never read.
         patches.replace(AOTAutogradCache, "_write_to_local_cache", lambda _: lambda key, content: None)
         yield

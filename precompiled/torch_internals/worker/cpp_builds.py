@@ -121,7 +121,9 @@ def _built(cmd_line: str, cwd: str) -> None:
 
 
 def _copied(target: str, to: str) -> bool:
-    """Copy a precompiled header to ``to``. Returns False if this user's programs have none."""
+    """Copy a precompiled header that one of this user's programs has built to ``to``. Returns False if there is
+    none.
+    """
     source = _torchs(target)
     if not target.endswith(_HEADER_SUFFIXES) or source in _damaged:
         return False

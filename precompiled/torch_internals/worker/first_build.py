@@ -32,7 +32,9 @@ def begin(scratch: Path, of_the_host: Callable[[BaseException | None], bool]) ->
 
 
 def wait_unless_in(scratch: Path) -> None:
-    """Wait for the end of a preparation in another folder: Inductor's settings name one folder for all threads."""
+    """If a preparation runs in a folder other than ``scratch``, wait for its end, because Inductor has one folder for
+    all threads.
+    """
     global _running  # noqa: PLW0603
     if _running is not None and _running[1] != scratch:
         _running[0].join()

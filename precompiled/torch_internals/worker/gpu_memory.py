@@ -88,8 +88,8 @@ def _refused() -> int:
 
 
 def _is_others() -> bool:
-    """Whether other processes use much of the GPU's memory. If not, a failed compile needs more memory than the whole
-    GPU has.
+    """Whether other processes use much of the GPU's memory. If false, a compile that ran out of memory needs more than
+    the whole GPU has.
     """
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() > total * OF_OTHERS

@@ -97,7 +97,7 @@ class _Build(CppPythonBindingsCodeCache):
 
 def precompile_header() -> None:
     """Precompile the header that kernels include, if it is missing. Raises the compiler's errors."""
-    # Torch precompiles the header before it returns the function that would build this text.
+    # torch precompiles the header in this call. The returned function, which would build this text, is not called.
     _Build.load_async("#include <torch/csrc/inductor/cpp_prefix.h>\n", "cpu")
 
 
@@ -263,7 +263,7 @@ class KernelCollector:
         for name in self._kernels:
             try:
                 self.loaded(name)
-            # A missing kernel is not a corrupt artifact, because no artifact exists yet.
+            # ``loaded`` reports a missing kernel as CorruptArtifact, but no artifact exists yet.
             except CorruptArtifact as error:
                 raise ImportError(str(error)) from error
         files = {digest: path.read_bytes() for path, digest in self._files.values()}

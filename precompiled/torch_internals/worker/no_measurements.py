@@ -77,7 +77,8 @@ def choices() -> Iterator[UndecidedChoices]:
     if not inductor.deterministic:  # in deterministic mode, torch decides without a time
         settled.update(max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN")
     with Patches() as patches:
-        # Torch calls this function only when nothing else decides, just before the measurement.
+        # Torch calls should_pad_bench_key only if nothing except a measurement can decide, just before this
+        # measurement.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
         if not inductor.deterministic:
@@ -127,8 +128,8 @@ def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[...
     @functools.wraps(original)
     def select(cache: object, name: str, choices: list[Any], *args: object, **options: object) -> object:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
-        # The library may have two kernels. Torch 2.11 has a further addmm with bias, and uses that kernel only if it is
-        # faster.
+        # The library may offer a second kernel: torch 2.11 has a further addmm with bias, and uses it only if it is
+        # faster. Prefer the kernel with the usual name.
         librarys = [choice for choice in choices if choice.name == name]
         return original(cache, name, librarys or choices, *args, **options)
 

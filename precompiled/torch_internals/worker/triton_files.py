@@ -43,7 +43,9 @@ def _is_kept(name: str) -> bool:
 
 
 def _listed(file: Any) -> object:
-    """Return a ``TritonKernelArtifact``. If the artifact is a group, remove the dropped files from its list."""
+    """Return a ``TritonKernelArtifact`` (a file of a kernel). If the file is a group, remove the dropped files from its
+    list.
+    """
     if not file.filename.startswith("__grp__"):
         return file
     group = json.loads(file.payload)
