@@ -71,9 +71,10 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
 
 
 def put(*path: Any) -> Callable[[dict[str, Any]], Any]:
-    """Returns a change: it sets the value at a path to the last argument, or removes the value if that is ``...``.
+    """Returns a function that changes one value of a program: sets it to the last argument, or removes it if this is
+    ``...``.
 
-    All other arguments are the steps of the path.
+    The other arguments are the path of the value.
     """
 
     def change(program: Any) -> None:

@@ -71,7 +71,8 @@ class Host:
             "PRECOMPILED_TIERS": "default",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
             "PRECOMPILED_CHECK": "never",
-            # The machine may have the hook installed permanently. The hook must not act in a plain torch.compile.
+            # The machine may have the hook installed permanently. The hook must have no effect on samples of plain
+            # torch.compile.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }

@@ -140,8 +140,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         in_time = in_time and tree.wait(set(pids), deadline)
         if spec["stop"]:
             tree.start(spec["stop"], "own", subprocess.DEVNULL, subprocess.DEVNULL)
-        # This process is now the daemon's parent, and `stop` ends after the daemon is reaped. So reap orphans
-        # meanwhile.
+        # `stop` ends only after the daemon was reaped. The daemon is an orphan that this process has adopted, so this
+        # process must reap it meanwhile.
         if not in_time or not tree.wait(None, deadline):
             in_time = False
             tree.kill()

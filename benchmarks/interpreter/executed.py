@@ -8,7 +8,7 @@ kernel's source, and ``CachingAutotuner.run`` calls the kernel with its first co
 This file adds:
 - libdevice's functions, which return None in the interpreter
 - a check that each access lies in the memory of an argument
-- a count of programs and stores, which proves that a kernel was executed
+- a count of kernel instances and stores, which proves that a kernel was executed
 
 Private names, checked on torch 2.15.0 with triton 3.9.0: triton.runtime.interpreter.{GridExecutor.__call__,
 GridExecutor._init_args_hst, InterpreterBuilder.{set_grid_idx, create_masked_load, create_masked_store,

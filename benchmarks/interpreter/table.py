@@ -286,7 +286,7 @@ def _on_made_up(version: str, device: str) -> int:
 
 
 def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known_rows: Sequence[Row]) -> list[str]:
-    """Return the rows of --only and --every that ``known_rows`` lacks."""
+    """Return the names of the rows that --only and --every select, without those that are already in ``known_rows``."""
     from benchmarks.interpreter.rows import rows
 
     known = rows()

@@ -27,7 +27,7 @@ WIDTH = 8
 
 
 class _Measured(BaseException):
-    """Leaves torch's compile right after the measurement. It is a BaseException because torch catches Exception."""
+    """Raised to end torch's compile right after the measurement. Not an Exception, because torch catches these."""
 
 
 class _Layers(torch.nn.Module):

@@ -105,7 +105,7 @@ class Program:
         if way in ("compile", "artifacts", "traced"):
             settings = {
                 "backend": "eager" if way == "traced" else "inductor",
-                # With None, Dynamo would recompile the second step with dynamic shapes.
+                # With None (the default of torch.compile), Dynamo would recompile the second step with dynamic shapes.
                 "dynamic": spec["shapes"] == "dynamic",
                 **({"mode": spec["mode"]} if spec.get("mode") and way != "traced" else {}),
             }
@@ -199,8 +199,8 @@ class Program:
 
 
 def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    """Whether, between the reports ``before`` and ``after``, there were calls, all of them ran artifacts, and every
-    graph that is still pending ran its artifact at least once.
+    """Whether all calls between the reports ``before`` and ``after`` ran artifacts. False if there were no calls, or if
+    a graph that is still pending ran no artifact.
     """
     earlier = {graph["id"]: graph for graph in before}
 

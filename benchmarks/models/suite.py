@@ -19,7 +19,7 @@ from benchmarks.models.zoo import Example, causal, classifier, images
 SIZES = ("full", "small")
 TASKS = ("training", "inference")
 SHAPES = ("static", "dynamic")
-# Batch sizes of the steps, in turn. None is 1, because Dynamo specializes on 1.
+# Batch sizes of the steps, in turn. No size is 1, because Dynamo specializes on 1.
 BATCHES = {"static": (2,), "dynamic": (4, 2, 3)}
 LARGEST = 4
 LENGTH = 64

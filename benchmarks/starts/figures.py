@@ -20,8 +20,8 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     program = client["result"]
     marks, steps, later = program["marks"], program["steps"], program["later"]
     marks["started"] = client["started"]
-    # Before the first call, cache artifacts or a package are loaded and may be compiled. This counts as part of the
-    # first call.
+    # The time of the first call includes the load of cache artifacts or of a package before the call, and compiles
+    # during this load.
     begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun

@@ -31,9 +31,9 @@ WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
 
 TestResult = dict[str, Any]  # a line of plugin.py
 
-# Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows which
-# data. With an artifact, the data exists, because torch saves the code and the counters in its cache, and restores
-# both.
+# Tests may inspect data of Inductor that does not exist while a graph runs eager. The statement that fails shows which
+# data the test inspects. With an artifact, the data exists, because torch saves the code and the counters in its cache,
+# and restores both.
 KINDS = {
     "the test checks the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
     "the test checks Inductor's counters": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),

@@ -1,8 +1,8 @@
 """Compares the times of a graph's calls before and after a swap, and decides which code stays.
 
-After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, or if
-the earlier code had only one or two calls, the next calls alternate between both codes. The new code loses only if it
-is slower in each pair of these calls. This file needs no torch.
+After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, or if the
+earlier code had only one or two calls, the next calls alternate between the earlier and the new code. The new code
+loses only if it is slower in each pair of these calls. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MAX_CALLS = 40  # after this many calls without a decision (if the sizes always 
 
 
 class Lost(NamedTuple):
-    """The result of a trial in which the new code was slower: for both codes, the median time of a call in seconds."""
+    """The result of a trial in which the new code was slower: the median times of a call with the earlier and with the
+    new code, in seconds.
+    """
 
     earlier_s: float
     new_s: float
@@ -38,7 +40,8 @@ class Lost(NamedTuple):
 
 
 class SpeedTrial:
-    """Compares two codes of one graph. ``sizes_of`` returns a call's sizes; only calls of equal sizes are compared.
+    """Compares the earlier and the new code of one graph. ``sizes_of`` returns a call's sizes; only calls of equal
+    sizes are compared.
 
     - ``until_next``: whether a call's time lasts until the next call begins. Otherwise it lasts until the call returns,
       which leaves out the backward, and work that the call only starts (on a GPU).

@@ -496,7 +496,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     run = invoke("explain", "--run", "last").output
     assert "of 1 graph: no hits, 1 new size" in run and "x: shape [8, 16] -> [12, 16]" in run
     assert "lookup-only: it is not there" in run
-    # The unsent graph was never compiled, so `explain` must not compare a later miss with it.
+    # The graph that was not sent was never compiled, so `explain` must not compare a later miss with it.
     publish(store, "target", changed(put(*ARGS, 0, "shape", [13, 16])), -3600)
     assert answer("explain", "--newest")["nearest"]["key"] == key_of("before")
     (run_file,) = store.root.glob("runs/*/*.program.gz")

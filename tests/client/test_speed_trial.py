@@ -1,4 +1,6 @@
-"""Tests which of two codes serves a graph after their calls were measured, with a clock that the calls advance."""
+"""Tests whether the earlier or the new code serves a graph after calls of both were measured, with a clock that the
+calls advance.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ import pytest
 from precompiled.client.serving_code import ServingCode
 from precompiled.client.speed_trial import MAX_CALLS, SAMPLES, WARM_UP, Lost, SpeedTrial
 
-# The most calls of slower code, and the most calls of the earlier code in the same time.
+# The maximum number of calls of slower code, and of calls of the earlier code in the same time.
 DECIDED_AFTER = WARM_UP + 3 * SAMPLES
 
 
 class Graph:
-    """A graph whose codes take given seconds, and whose backward takes further seconds after each call."""
+    """A graph whose earlier and new code take given seconds, and whose backward takes further seconds after each
+    call.
+    """
 
     def __init__(self, *, trains: bool = False, free: bool = True) -> None:
         self.now = 0.0

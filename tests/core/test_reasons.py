@@ -165,8 +165,8 @@ def test_outcomes_of_the_client_are_those_of_the_table() -> None:
 
 
 def test_only_an_explanation_reads_the_table() -> None:
-    """A hit imports core/reasons.py, so the import must not read the table. Nor may ``outcome``, because a fallback may
-    have no free descriptor.
+    """A hit imports core/reasons.py, so the import must not read the table. ``outcome`` must not read it, either,
+    because a process that falls back may have no free descriptor.
     """
     program = """
 import sys

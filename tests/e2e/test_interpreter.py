@@ -167,7 +167,8 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(kernel(stored=0)), "equal", ["not runnable"]),
         (answer(kernel(programs=0)), "equal", ["not runnable"]),
         (answer(kernel(), different=["call 0"]), "wrong", ["wrong"]),
-        # First, the kernel was launched on the device. Second, the code did not come from an artifact.
+        # In the first case the kernel was launched on the device. In the second case the code did not come from an
+        # artifact.
         (answer(kernel(), launches=1), "launched", ["not runnable"]),
         (answer(kernel(), strangers=["k"]), "launched", ["not runnable"]),
         (answer(kernel(), kernel(runs=0, error="OutsideOfArguments: 3"), error="3"), "wrong", ["wrong", "wrong"]),

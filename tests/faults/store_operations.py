@@ -274,7 +274,9 @@ class Attempts:
         return {"tried": count, "problems": problems}
 
     def _problems(self, operation: str, places: list[int], error: int, to_the_end: bool) -> list[str]:
-        """Run an operation once per place, and return the problem that a check found, if any."""
+        """Run an operation once for each number in ``places`` (the call that fails), and return the problem that a
+        check found, if any.
+        """
         problem = self._one(OPERATIONS[operation], places, error, to_the_end)
         call, name = self.plan.call.decode(), errno.errorcode.get(error, "SIGKILL")
         where = f"{operation}: {name} at call {places} ({call}), to_the_end={to_the_end}"

@@ -109,7 +109,8 @@ def test_hosts_whose_clocks_differ_by_a_year_share_a_store(clock: ShiftedClock, 
     elsewhere("a, = store.lookup(KEY); store.read_files(a); store.touch(a)")
     elsewhere("eviction.evict(store, 1 << 30, 10**6); assert store.lookup(KEY); store.publish(payload(OTHER))")
     assert store.lookup(KEY) and store.lookup(OTHER)
-    # A record from the future must not keep a graph eager for ever; a record of this host counts for its lifetime.
+    # A failure record with a time in the future must not keep a graph eager forever. A record of this host stays valid
+    # for its ``ttl_s``.
     elsewhere("store.publish_failure(failure(OTHER))")
     assert store.failure(OTHER) is None
     store.publish_failure(failure())

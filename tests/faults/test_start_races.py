@@ -68,7 +68,7 @@ def restarted(daemon: DaemonUnderTest, start: Start) -> None:
     request(daemon.settings, wire.Stop(), TIMEOUT_S)
 
 
-# The everyday run tries the first ones.
+# `make test` tries the first ones only.
 SITUATIONS = [killed, stopping, restarted, nothing, stale_socket, file_as_socket, lock_of_a_reused_pid]
 
 

@@ -259,7 +259,7 @@ def test_base_of_another_user_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.fault("untrusted-files")
 @pytest.mark.parametrize("folder", ["artifacts", "packages", "tmp", "quarantine", "scratch", "runs", "jobs"])
 def test_clear_and_eviction_follow_no_link(trusted: TrustedStore, tmp_path: Path, folder: str) -> None:
-    """A link in the store leads to a folder of the user's. Nothing in this folder is removed."""
+    """A link in the store leads to a folder of the user. Nothing in this folder is removed."""
     outside = tmp_path / "outside"
     for path in (outside / "f" / "file", outside / f"{KEY}.0" / "file", outside / f"{KEY}.failed"):
         path.parent.mkdir(parents=True, exist_ok=True)

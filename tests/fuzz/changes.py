@@ -60,7 +60,7 @@ ROWS = ("changes", "used", "traced", "result changed", "plain differs", "raises"
 
 @dataclass
 class Counts:
-    """The number of changes by ROWS, without the unchanged runs, which ``again`` counts."""
+    """The numbers of changes, by the rows of the table (ROWS). ``again`` counts the unchanged runs instead."""
 
     rows: collections.Counter[str] = field(default_factory=collections.Counter)
     again: collections.Counter[str] = field(default_factory=collections.Counter)

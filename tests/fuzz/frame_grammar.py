@@ -132,8 +132,8 @@ class Grammar:
         template = drawn.choice(self._encoded)
         message: Any = msgspec.msgpack.decode(template)
         is_submit = message["type"] == "submit"
-        # The daemon repeats the values of a watch message in each status reply to each connection. So a large value
-        # would enlarge all these replies. Watch messages therefore get only small values.
+        # Watch messages get only small values, because the daemon repeats these values in each status reply to each
+        # connection.
         odd = _SMALL if message["type"] == "watch" else _ODD
         for _ in range(drawn.choice((0, 0, 0, 1, 1, 1, 2, 4))):
             self._mutate(message, odd)
@@ -179,7 +179,7 @@ class Grammar:
         elif kind < 0.30:
             data = bytearray(drawn.randbytes(drawn.randrange(300)))
         elif kind < 0.302:
-            # Larger than the limit of a message, but smaller than the limit of the socket.
+            # A message that exceeds the limit of a message, but not the limit of the socket.
             data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)
         return bytes(data)
 

@@ -83,9 +83,10 @@ def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: P
     assert second["children"] == []
     # Triton writes the artifact's machine code into the client's own cache.
     emitted = {path.suffix for path in (tmp_path / "second" / "triton").rglob("*") if path.is_file()}
-    # Artifacts lack Triton's intermediate texts: clients do not use them, and they are four times as large as the rest.
+    # Artifacts lack Triton's intermediate texts, which clients do not use and which are four times as large as the
+    # rest.
     assert emitted == {".cubin", ".json"}
-    # The client's measurements belong into its own cache: the worker's folder may belong to another user or host.
+    # The client must write its measurements into its own cache: the worker's folder may belong to another user or host.
     assert list((tmp_path / "second").rglob("*.best_config"))
     assert not list(served.root.rglob("*.best_config"))
 

@@ -1,4 +1,4 @@
-"""Checks that no handler of all exceptions swallows an exception of the program's own (core/interruptions.py)."""
+"""Checks that no ``except`` block for all exceptions swallows an exception of the program (core/interruptions.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import precompiled
 
 ROOT = Path(precompiled.__file__).parent
-# Rooms whose code runs in processes of precompiled's own.
+# Folders and files whose code runs only in processes of precompiled, not in the user's program.
 OWN_PROCESSES = (
     "cli/",
     "compiler/",
@@ -18,7 +18,7 @@ OWN_PROCESSES = (
     "torch_internals/worker/",
     "watch/",
 )
-# Functions that run in threads of precompiled's own, where Python calls no signal handler of the program.
+# Functions that run in threads that precompiled starts, where Python calls no signal handler of the program.
 OWN_THREADS = {
     "client/connection.py": {"_work", "_replied"},
     "client/kernels_ahead.py": {"_begin", "_submit_for_this_gpu"},

@@ -135,7 +135,7 @@ def test_package_is_used_exactly_where_it_is_valid(later: dict[str, Any], name: 
 # Cases that the audit cannot compare, mostly for one of these reasons:
 # - The audit compares only the first call of a function. Before later calls, Dynamo may have learnt which sizes change.
 # - The case has no artifact.
-# - The forward of the module is a wrapper of torch's. One function of torch calls all modules with such a forward.
+# - The forward of the module is a wrapper that torch made. One function of torch calls all modules with such a forward.
 NOT_COMPARED = (
     "two_shapes",
     "partial_of_another_value",

@@ -181,7 +181,8 @@ def main() -> None:
     torch._dynamo.config.accumulated_recompile_limit = 10_000
     torch._dynamo.config.caching_precompile = SPEC["task"] == "upstream"
     for name, changes in SPEC["programs"]:
-        # Alone, since Dynamo fills tables at its first trace, and a served program leaves them empty.
+        # Run each program alone: Dynamo fills tables at its first trace, and a program that a package serves leaves
+        # them empty.
         parts = [changes] if SPEC["task"] == "ours" else [[change] for change in changes]
         print(json.dumps([one for part in parts for one in run_alone(name, part)]), flush=True)
 

@@ -107,7 +107,7 @@ def examine(name: str, folders: list[str]) -> dict[str, Any]:
     try:
         expected = run_program(name, lambda calls: calls.eager)
         if SPEC["task"] != "plain":
-            # In a new process, no function of the program has run. The functions of this file always count.
+            # As in a new process, no function of the program counts as run, except those of this file.
             packages()._source_files._met = own_functions()
         found = run_program(name, lambda calls: calls.compiled)
         if SPEC["task"] == "record":
@@ -126,7 +126,7 @@ def own_functions() -> set[str]:
 
 
 def compare_nothing() -> None:
-    """Let packages serve a function whatever an edit has changed."""
+    """Let packages serve each function, even if an edit has changed what its trace read."""
     from precompiled.packages.dynamo import guard_facts, installing, unguarded
     from precompiled.packages.program import Program
 

@@ -32,15 +32,15 @@ class Expired(Exception):
 
 
 class ExpiredValue(ValueError):
-    """Like Expired, but of a kind that precompiled itself might raise for a damaged artifact."""
+    """An exception like Expired, but of a class that precompiled itself might raise for a damaged artifact."""
 
 
 class ExpiredTime(TimeoutError):
-    """Like Expired, but of the kind that most programs raise: an OSError."""
+    """An exception like Expired, but of the class that most programs raise: an OSError."""
 
 
 class Alarm:
-    """Raises once, in a frame of precompiled's."""
+    """Raises once, in a frame of precompiled's code."""
 
     def __init__(self, kind: type[Exception]) -> None:
         self.kind, self.at = kind, ""

@@ -126,7 +126,7 @@ def leave_out(kind: str) -> None:
         setattr(owner, name, compared)
 
     def seen(kept: Any, *arguments: Any, **named: Any) -> None:
-        # In the order of ``unguarded.compare``.
+        # Compare the kinds of facts in the same order as ``unguarded.compare``.
         for field in ("globals", "same", "attributes", "keys", "wholes", "cells", "values", "native"):
             with contextlib.suppress(*[Mismatch] if field == kind else []):
                 compare(unguarded.Seen(**{field: getattr(kept, field)}), *arguments, **named)

@@ -200,7 +200,7 @@ def test_helper_with_waiting_puts_outlives_its_idle_time(
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
     state = last_state(tmp_path, place)
     assert (state["waiting"], state["put"], state["given_up"]) == (0, 0, 1)
-    # The state must say that the helper gave up after 3 s of failures, not that it gave up because it was exiting.
+    # The reported reason must be 3 s of failures, and not the exit of the helper.
     assert "3 s" in state["last"] and state["failed"], state
 
 

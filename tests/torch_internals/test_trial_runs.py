@@ -168,6 +168,6 @@ def test_calls_that_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_check_without_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this rule, a check could exhaust the memory, and the kernel would end the program."""
+    """A check with little free memory could exhaust the memory, and Linux would end the program."""
     monkeypatch.setattr(memory, "available_bytes", memory.resident_bytes)
     assert "less memory is free" in trial(layer, X, W).why_not()

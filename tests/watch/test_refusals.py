@@ -284,8 +284,8 @@ def test_watch_that_cannot_be_saved_is_refused(link: WatcherLink, tmp_path: Path
 
 
 def test_largest_messages_do_not_end_the_watcher(link: WatcherLink, tmp_path: Path) -> None:
-    """The reports of all watches must fit into the daemon's replies to clients, and a request that the daemon accepts
-    into a message to the watcher.
+    """The reports of all watches must fit into the daemon's replies to clients. Each request that the daemon accepts
+    must fit into a message to the watcher.
     """
     graphs = [wire.WatchedGraph("g" * 500, "k" * 64, "failed", "r" * 2000)] * 200
     good = Good({}, graphs, True, note="n" * 8000, complete=True)
