@@ -51,7 +51,8 @@ def _switch(wanted: str) -> str:
         return f"off, since PRECOMPILED={os.environ['PRECOMPILED']} is set"
     require = wanted == "require"
     os.environ.update(python_path.with_hook(os.environ))
-    # Pieces would change a test's results between two calls. The report at the end replaces the progress lines.
+    # If graphs ran in pieces at first, a test's results could change between two calls. The report at the end replaces
+    # the progress lines.
     given = {"require": require, "tiers": "default", "progress": "off"}
     os.environ.update(PRECOMPILED_MODE="wait", PRECOMPILED_REQUIRE="1" if require else "0", PRECOMPILED_TIERS="default")
     PROCESS.given.update(given)

@@ -245,8 +245,8 @@ def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
 
 
 def setting_name(text: str) -> str:
-    """The name of a setting that is given by its name or by its variable (PRECOMPILED_MODE is `mode`). Raises
-    UsageError if unknown.
+    """Return the name of the setting that ``text`` names: by the name itself (`mode`), or by the variable
+    PRECOMPILED_MODE. Raises UsageError if the setting is unknown.
     """
     name = text.lower().removeprefix(config.ENV_PREFIX.lower())
     if name in config.NAMES:

@@ -129,7 +129,9 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
 
 
 def daemon_store(reply: StatusReply, cache_dir: Path) -> Check:
-    """Whether the user's daemon evicts and watches for the store that this shell's programs use."""
+    """Whether the user's daemon has the same store as programs of this shell: it evicts artifacts and watches for its
+    own store only.
+    """
     if reply.cache_dir == str(cache_dir):
         return Check("daemon store", "ok", "the daemon and this shell use the same store")
     return Check(

@@ -274,7 +274,8 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], con
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
 
     def may_compare(item: Candidate) -> bool:
-        # If this run's graph was compiled again since, graphs of later runs are older than its artifact.
+        # Compare with no graph of a later run. (If this run's graph was compiled again, its artifact is younger than
+        # graphs of later runs.)
         return item.created < looked_up or item.key in context.keys or item.key in context.earlier
 
     try:

@@ -159,7 +159,8 @@ class Kepts:
     def _nearest(self, target: Candidate, program: ProgramData, older: Sequence[Candidate]) -> Nearest | None:
         """The nearest of the ``older`` graphs; None if none has an equal component.
 
-        Versions of the target come first (causes.py), then graphs with the fewest different components and fields.
+        Earlier versions of the target (causes.py) are nearer than all other graphs. Among these, the graph with the
+        fewest different components and fields is the nearest.
         """
         candidates = {
             item.key: item

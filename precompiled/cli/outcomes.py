@@ -15,7 +15,7 @@ from precompiled.packages.function_report import OTHER_PROGRAMS
 from precompiled.store.run_records import NOT_SERVED, RunProcess, spans_of, traces, way
 
 AUDITED = "audited"
-# Headings of causes, for all commands.
+# Headings above the causes of misses and of traces, for all commands.
 WHY_COMPILED, WHY_TRACED = "Why graphs were compiled", "Why functions were traced"
 
 # Maps the reason of a failure record to what earlier processes found, if the graph's first compile succeeded.
@@ -53,7 +53,8 @@ def is_miss(graph: Mapping[str, Any]) -> bool:
         return False
     if not code or graph.get("source") == "swap" or any(span.what == "submit" for span in spans_of(graph)):
         return True
-    # Graphs that were not submitted: the daemon's reasons follow a miss. "no-place" means that there is no store.
+    # A graph was a miss if it was not submitted (mode "lookup"), or if the reason is one of the daemon, except
+    # "no-place" (no store exists).
     reason = read_reasons().get(code)
     is_of_daemon = reason is not None and reason.kind is ReasonKind.DAEMON
     return code == "lookup-only" or (is_of_daemon and code not in ("key-quarantined", "no-place"))

@@ -77,7 +77,7 @@ def _verbs(names: list[str]) -> tuple[str, str]:
 
 
 def _named(names: list[str]) -> str:
-    """A few of several files or modules. Of a file, its name."""
+    """The first MAX_NAMED of several files (without their folders) or modules, as text."""
     shown = [os.path.basename(name) for name in names]
     more = len(shown) - MAX_NAMED
     return format_list([*shown[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -78,7 +78,7 @@ class Dispatch:
         self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # the variants that serve calls; the list only grows
-        # The variants, and loaded code that awaits a safe point. The pieces are not included.
+        # The variants that serve calls, and those that are loaded and wait for a safe point; without pieces.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._pieces: Compiled | None = None
         self._whole: Compiled | None = None  # the code of the whole graph that replaced the pieces
@@ -282,7 +282,8 @@ class Dispatch:
     ) -> object:
         """Call ``run``, or wait for the whole graph's code if another run of the call ran that code, or will run it.
 
-        ``run`` takes a flag: whether no other run has this call's keeper.
+        ``run`` takes a flag: whether this is the first run of the call, so that no other run has its keeper
+        (safe_points.py).
         """
         eager = self._eager
         keeper, again = eager.repeated(args)

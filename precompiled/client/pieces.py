@@ -102,7 +102,7 @@ class Pieces:
         self.settled.set()
 
     def fail(self, code: str, message: str) -> None:
-        """Wait for the artifact of the whole graph alone, because a piece gets none."""
+        """Wait only for the artifact of the whole graph, because one piece will have no artifact."""
         log.info("graph %s is not served in pieces (%s): %s", self._calls.report.name, code, message)
         self._session.ledger.count_reason("fallbacks", code)
         self.settled.set()

@@ -226,8 +226,8 @@ def _compile_program(
         )
     native = result.native
     if native.files and not uses_cpu:
-        # The code is for this CPU and this compiler, but the key contains neither. So hosts with a different CPU or
-        # compiler would load the code.
+        # The code is valid only for this CPU and compiler, but the key of a graph on a GPU contains neither. So hosts
+        # with a different CPU or compiler would load the code.
         raise CompileFailed(
             "the compile made CPU kernels, although all values of the graph are on a GPU", code="hidden-cpu-kernels"
         )

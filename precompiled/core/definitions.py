@@ -60,8 +60,8 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """Map the code of each function in a file to its definition and the innermost class around it ("" if none).
-    Equal codes have equal line numbers.
+    """Map the code of each function in a file to its definition and the innermost class around it ("" if none). Two
+    functions never share a key, because equal code objects have equal line numbers.
 
     Compiles the whole file, because the bytecode of a call depends on the file's imports.
     """

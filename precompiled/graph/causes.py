@@ -22,8 +22,8 @@ from precompiled.graph.difference import Change
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number is
-# for equal names of the graphs, the second for different names or programs.
+# Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number
+# applies to graphs with equal names, the second to graphs with different names or of different programs.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _SYMBOL = re.compile(r"\b[su]\d+")
@@ -251,7 +251,9 @@ def _dynamic(changes: Sequence[Change], at: str) -> Cause:
 
 
 def _is_small_without_symbols(change: Change) -> bool:
-    """Whether each size that only one of two shapes fixes is 0 or 1. Such a size is never dynamic."""
+    """Whether all sizes that are fixed in one shape and symbolic in the other are 0 or 1. Sizes 0 and 1 are never
+    dynamic.
+    """
     sizes = [text.strip("[]").split(", ") for text in (change.before, change.after)]
     fixed = {
         one if _SYMBOL.search(other) else other

@@ -1,6 +1,6 @@
 """Handles frozen weights, which Inductor puts into the code. The key has their digests, a job their content.
 
-Dynamo leaves the weights on the graph's module. This project turns them into the graph's last inputs
+Dynamo leaves the weights as attributes of the graph's module. This project turns them into the graph's last inputs
 (torch_internals/client/graph_attributes.py). Compiled code is valid only for the weights' values, so a digest of its
 content describes each weight. A job has the bytes of all weights, in order, after the program (job.py).
 

@@ -2,7 +2,7 @@
 
 Sources: NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities, written from memory. On an
 H100, PyTorch 2.11 reported the values of the H100. On an H200, it reported the name, capability, number of
-multiprocessors and L2 size of the H200. All other values, clocks most of all, were never compared with a device.
+multiprocessors and L2 size of the H200. No other value was compared with a device, in particular no clock.
 
 Effect of a wrong number:
 

@@ -97,8 +97,8 @@ class Automatic:
         self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
         if program.cudagraphs or program.frozen:
-            # No entry can serve these graphs. For CUDA graphs, only a trace marks the parameters. An artifact with
-            # frozen weights contains their values, which an entry does not record.
+            # No entry can serve these graphs. With CUDA graphs, parameters need marks that only a trace sets. An
+            # artifact with frozen weights contains the values of the weights, which an entry does not record.
             return
         graph = Graph(
             report.key,

@@ -29,8 +29,8 @@ from precompiled.torch_internals.graph import compiler_config
 
 log = logging.getLogger("precompiled.package")
 
-# How many entries are compared in full with a frame. Without a limit, each trace of a function with new values at each
-# call would be slower than the trace before. Dynamo itself stops after 8 (recompile_limit).
+# How many entries are compared in full with a frame. Without a limit, the search would take longer after each trace of
+# a function that gets new values at each call. Dynamo itself stops after 8 traces (recompile_limit).
 MAX_TRIED = 16
 
 

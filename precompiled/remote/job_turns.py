@@ -44,8 +44,8 @@ class JobTurns:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._changed()
-        # If the answer gave the peer the key's lease, this method must end the lease from here on. The peer may already
-        # have closed the connection.
+        # The answer may give the peer the key's lease. From this line on, this method must end such a lease, because
+        # the peer may already have closed the connection.
         said, ours = "", "compile" in answer or "send" in answer
         try:
             send_answer(file, answer)

@@ -56,7 +56,9 @@ class KernelTurn:
 
 
 class TurnState(Enum):
-    """The state of a kernel's turn: held by a process, ended by its holder, or lost (its holder cannot end it)."""
+    """The state of a kernel's turn: held by a process, ended by its holder, or lost (the holder has died, is suspended,
+    or makes no progress).
+    """
 
     HELD = "held"
     ENDED = "ended"

@@ -52,7 +52,7 @@ MAX_ENTRIES = 256
 # The maximum number of entries that differ only in ``sources``, since several programs may use a library's function.
 MAX_PROGRAMS = 32
 
-# The module of the function that Dynamo wraps around each function of torch.
+# Dynamo wraps each function of torch in a function of this module.
 WRAPPER = "torch._dynamo.external_utils"
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")

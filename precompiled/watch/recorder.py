@@ -45,10 +45,11 @@ TELL_S = 5.0
 MAX_WRITTEN = 10_000
 MAX_FUNCTIONS = 200
 LOOK_S = 0.05
-# A run without optimizer steps counts as captured after a pause without new graphs: this many seconds, or twice the
-# time from the first to the last graph if that is longer.
+# The first steps of a run without an optimizer count as captured after a pause without new graphs. The pause lasts this
+# many seconds, or twice the time from the first to the last graph if this is longer.
 QUIET_S = 5.0
-# A run that has made a step counts as captured after this many seconds without a new graph, even if its steps are slow.
+# The first steps of a run with an optimizer count as captured at the latest after this many seconds without a new
+# graph, even if the steps are slow.
 QUIET_BETWEEN_STEPS_S = 20.0
 KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
 

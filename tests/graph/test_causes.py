@@ -77,8 +77,8 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "operator.mul(%0, 2) -> operator.mul(%0, 3)",
             "/home/me/model.py:12",
         ),
-        # The line is the same but its operation differs, for example because a module holds the activation. There is no
-        # number that the advice could turn into a tensor.
+        # The line is the same, but its operation differs, for example because the line calls an activation that is an
+        # attribute of the module. There is no number that the advice could turn into a tensor.
         (
             put(*NODES, 2, ["m", "sin", [{"n": 0}], []]),
             "way",

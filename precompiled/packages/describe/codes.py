@@ -87,7 +87,8 @@ def _constant(value: object) -> object:
 
 @_once_for_each_code
 def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """Return the globals that code reads, and whether it iterates a constant set whose order differs between processes.
+    """Return the globals that code reads, and whether the code iterates over a constant set whose order differs between
+    processes.
 
     The result is cached, because reading instructions is slow and frames share most of their inlined code.
     """

@@ -224,7 +224,7 @@ class Descriptions:
         known = self._objects.get(id(value))
         if known is None:
             self._kept.append(value)
-            # the object's attributes may lead back to it
+            # an attribute may refer to the object itself
             self._objects[id(value)] = ["instance again", kind.__qualname__]
             try:
                 known = ["instance", self.a_class(kind), self.value(state, depth + 1)]

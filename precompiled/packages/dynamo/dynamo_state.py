@@ -86,10 +86,11 @@ def mode_problem() -> NotPortable | None:
     """Return an error if an active mode prevents packages; else None."""
     if torch._dynamo.config.compiled_autograd:
         # With compiled autograd, Dynamo traces compiled autograd's own code in a backward, and the modules that this
-        # code imports. Unless an earlier trace has imported them, the trace begins within such an import, and fails.
+        # code imports. In a process that has traced nothing, this trace begins during such an import, and fails.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
-        # Ranks communicate while they trace. A tracing rank would wait forever for a rank that uses a package.
+        # With this setting, ranks communicate while they trace. A rank that traces would wait forever for a rank that
+        # uses a package.
         return NotPortable("it is traced with torch._dynamo.config.enable_compiler_collectives", code="package-mode")
     active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     return in_a_mode() if active else None

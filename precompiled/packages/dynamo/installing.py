@@ -248,7 +248,9 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
 
 
 def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> dict[str, object]:
-    """The live globals of functions without a module. ``scope``: the globals of the frame. Raises Mismatch."""
+    """This process's globals of functions that belong to no module. ``scope``: the globals of the frame. Raises
+    Mismatch.
+    """
     if kind == "scope":
         return frame.scope
     if kind == "namedtuple":

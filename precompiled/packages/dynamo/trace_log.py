@@ -50,8 +50,8 @@ class TraceLog:
     def read(self, source: Source | None) -> None:
         """Record that a value was read.
 
-        Ignores a ConstantSource, which names a result that assume_constant_result put into the globals. A later process
-        calls the function of that result again.
+        Ignores a ConstantSource: it names a result that assume_constant_result put into the globals, and a later
+        process calls the function again to compare this result.
         """
         if source is not None and not isinstance(source, ConstantSource):
             self.values.append(source)

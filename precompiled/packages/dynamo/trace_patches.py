@@ -152,7 +152,8 @@ def _built(original: Callable[..., object], now: Callable[[], TraceLog | None]) 
 def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Record all sources of an object.
 
-    Under a second source, an object gets the first source's variable, often without a guard (guards.make_dupe_guard).
+    If a trace reaches an object by a second source, it reuses the variable of the first source, often without a guard
+    (guards.make_dupe_guard).
     """
 
     def __call__(self: Any, value: object) -> object:

@@ -1,7 +1,8 @@
 """Encodes the function that decides what a selective activation checkpoint keeps, for a worker to rebuild.
 
 ``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that returns two context managers.
-AOTAutograd runs ``context_fn`` during its trace, to mark what the backward recomputes. Known forms, as plain data:
+AOTAutograd runs ``context_fn`` during its trace, to mark the values that the backward recomputes. Known forms, as plain
+data:
 
     ["ops", [target, ...], mutation]       partial(create_selective_checkpoint_contexts, [operators to keep])
     ["policy", [name], mutation]           partial(create_selective_checkpoint_contexts, policy)

@@ -101,7 +101,7 @@ def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) ->
 
 def _load_wrapper(*args: object, **options: object) -> object:
     handler: KernelHandler | None = getattr(_current, "handler", None)
-    # Inductor's code passes all arguments by name. A call with positional arguments comes from elsewhere.
+    # Inductor's code passes all arguments by name. A call with positional arguments comes from other code.
     return _original_wrapper(*args, **options) if handler is None or args else handler.wrapper(options)
 
 

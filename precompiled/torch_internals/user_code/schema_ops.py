@@ -38,7 +38,7 @@ _DEFINED: dict[str, torch.library.Library] = {}  # in a worker: maps an operator
 
 
 def describe(op: torch._ops.OpOverload) -> str | None:
-    """JSON of the operator's unit; None if a compile depends on more than its schema.
+    """JSON of the operator's unit (defined above); None if a compile depends on more than the operator's schema.
 
     The caller has already checked that Python has registered no function for the operator.
     """
