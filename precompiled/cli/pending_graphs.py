@@ -45,11 +45,12 @@ class PendingCauses:
             return f"{said}. {_LATER}" if comes else said
         if comes:
             said += f". A run after the compile uses it. {_LATER}"
+        said = said[0].upper() + said[1:]
         if not process.ended:
-            return f"the process was killed before the graph was compiled. Now {said}"
+            return f"the process was killed before the graph was compiled. {said}"
         began = min((span.began for span in spans_of(graph)), default=process.ended)
         lasted = human_seconds(max(0.0, process.ended - began))
-        return f"the program ended {lasted} after it needed the graph. Now {said}"
+        return f"the program ended {lasted} after it needed the graph. {said}"
 
     def _short(self, key: str) -> str:
         if key in self._compiling:
@@ -62,7 +63,7 @@ class PendingCauses:
         cause = self._short(key)
         if cause == "compiling":
             job = self._compiling[key]
-            return f"a worker compiles it, for {human_seconds(max(0.0, time.time() - job.began))}{job.said()}"
+            return f"a worker is compiling it ({human_seconds(max(0.0, time.time() - job.began))} so far{job.said()})"
         if isinstance(self._daemon, DaemonError):
             if self._daemon.code not in NOT_RUNNING:
                 return f"the daemon does not answer: {self._daemon.message}. `precompiled doctor` says what to do"
