@@ -33,6 +33,7 @@ PROGRAM: dict[str, Any] = {
     "modes": {
         "grad": True,
         "autocast": {},
+        "autocast_dtypes": {"cpu": "bfloat16", "cuda": "float16"},
         "threads": 2,
         "sdp": [True, True, True, False, True, False],
         "default_device": None,

@@ -52,6 +52,7 @@ class Cause:
     def advice(self) -> str:
         if self.kind == "edit" and "-packages/" in self.line:  # a watch does not follow installed files
             return "the next run finds the new artifact"
-        if self.kind == "mode" and self.set_by in PROCESS_WIDE:
-            return f"set it to the same value in all runs ({SET_BY[self.set_by]})"
+        mode = self.set_by.partition(".")[0]
+        if self.kind == "mode" and mode in PROCESS_WIDE:
+            return f"set it to the same value in all runs ({SET_BY[mode]})"
         return _ADVICE[self.kind]

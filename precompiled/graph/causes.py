@@ -18,6 +18,7 @@ from precompiled.core.words import format_count
 from precompiled.graph import difference, listing, other_models
 from precompiled.graph.advice import Cause
 from precompiled.graph.difference import Change
+from precompiled.graph.mode_names import FOLLOWS
 
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
@@ -103,10 +104,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     # Torch reads these variables into settings, so a changed variable changes settings.
     if any(cause.kind == "variable" for cause in found):
         found = [cause for cause in found if cause.kind != "setting"]
-    found += [
-        Cause("mode", _mode(change), f"{change.before} -> {change.after}", at, change.where)
-        for change in by_section.get("modes", [])
-    ]
+    found += _modes(by_section.get("modes", []), at)
     of_graph = list(_graph(before, after, bool(by_section.get("graph"))))
     is_edited = any(cause.kind == "edit" for cause in of_graph)
     of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found, is_edited=is_edited))
@@ -170,8 +168,14 @@ def _configs(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
         yield Cause("setting", f"setting {change.where}", f"{what} ({said})" if said else what, set_by=change.where)
 
 
-def _mode(change: Change) -> str:
-    return {"grad": "grad mode", "inference": "inference mode"}.get(change.where, change.where.replace("_", " "))
+def _modes(changes: Sequence[Change], at: str) -> Iterator[Cause]:
+    modes = {change.where.partition(".")[0] for change in changes}
+    for change in changes:
+        mode, _, part = change.where.partition(".")
+        if FOLLOWS.get(mode) not in modes:
+            name = {"grad": "grad mode", "inference": "inference mode"}.get(mode, mode.replace("_", " "))
+            what = f"{change.before} -> {change.after}"
+            yield Cause("mode", f"{name} ({part})" if part else name, what, at, change.where)
 
 
 def _of_another_model(

@@ -282,7 +282,10 @@ def _range(bounds: list[int | None] | None) -> str:
 def _modes(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = (_flat_modes(program["modes"]) for program in (before, after))
     for name, was, now in _fields(left, right):
-        yield Change("modes", name, _mode(was), _mode(now), note=SET_BY.get(name.partition(".")[0], ""))
+        mode = name.partition(".")[0]
+        absent = "off" if mode == "autocast" else NOT_SET
+        then, here = (absent if value is _MISSING or value is None else str(value) for value in (was, now))
+        yield Change("modes", name, then, here, note=SET_BY.get(mode, ""))
 
 
 def _flat_modes(modes: Mapping[str, object]) -> dict[str, object]:
@@ -291,15 +294,11 @@ def _flat_modes(modes: Mapping[str, object]) -> dict[str, object]:
         parts = PARTS.get(name, ())
         if isinstance(value, list) and len(value) == len(parts):
             flat.update({f"{name}.{part}": item for part, item in zip(parts, value, strict=True)})
+        elif isinstance(value, dict):
+            flat.update({f"{name}.{part}": item for part, item in value.items()})
         else:
             flat[name] = value
     return flat
-
-
-def _mode(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {item}" for name, item in value.items()) or NONE
-    return NOT_SET if value is _MISSING or value is None else str(value)
 
 
 # ---------------------------------------------------------------- configs

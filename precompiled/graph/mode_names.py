@@ -30,6 +30,8 @@ SET_BY = {
 }
 # Modes of the whole process, which no call of a function changes.
 PROCESS_WIDE = ("threads", "default_dtype", "default_device", "float32_matmul_precision", "fp32_precision")
+# Maps a mode to the mode whose call sets both.
+FOLLOWS = {"autocast_dtypes": "autocast", "fp32_precision": "float32_matmul_precision"}
 PARTS = {
     "fp32_precision": (
         "generic.all",

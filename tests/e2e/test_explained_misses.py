@@ -103,7 +103,7 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
     "autocast": (
         ("    compiled(x)\n", "    with torch.autocast('cpu'):\n        compiled(x)\n"),
         "mode",
-        ["autocast: none -> cpu bfloat16", "program.py:16: with torch.autocast('cpu'):"],
+        ["autocast (cpu): off -> bfloat16", "program.py:16: with torch.autocast('cpu'):"],
     ),
     "grad mode": (
         ("def train", "@torch.no_grad()\ndef train"),

@@ -87,7 +87,20 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "/home/me/model.py:12",
         ),
         (put("modes", "grad", False), "mode", "grad mode", "True -> False", CALLED),
-        (put("modes", "autocast", {"cpu": "bfloat16"}), "mode", "autocast", "none -> cpu bfloat16", CALLED),
+        (
+            everything(put("modes", "autocast", {"cpu": "float16"}), put("modes", "autocast_dtypes", "cpu", "float16")),
+            "mode",
+            "autocast (cpu)",
+            "off -> float16",
+            CALLED,
+        ),
+        (
+            put("modes", "autocast_dtypes", "cpu", "float16"),
+            "mode",
+            "autocast dtypes (cpu)",
+            "bfloat16 -> float16",
+            CALLED,
+        ),
         (
             everything(
                 put("configs", "inductor", "max_fusion_size", 7),
@@ -420,6 +433,16 @@ def test_advice_for_a_mode_of_the_process_names_what_sets_it() -> None:
     after = changed(put("modes", "threads", 1))
     (found,) = causes.causes(PROGRAM, after, difference.compare(PROGRAM, after))
     assert "OMP_NUM_THREADS" in found.advice
+    one_part = changed(put("modes", "fp32_precision", ["none"] * 8 + ["tf32"]))
+    other = changed(put("modes", "fp32_precision", ["none"] * 9))
+    (found,) = causes.causes(other, one_part, difference.compare(other, one_part))
+    assert found.short == "fp32 precision (mkldnn.rnn)" and "torch.backends.*.fp32_precision" in found.advice
+    set_together = changed(
+        everything(put("modes", "fp32_precision", ["none"] * 9), put("modes", "float32_matmul_precision", "high"))
+    )
+    set_together["modes"]["fp32_precision"][2] = "tf32"
+    (found,) = causes.causes(other, set_together, difference.compare(other, set_together))
+    assert found.short == "float32 matmul precision"
     after = changed(put("modes", "grad", False))
     (found,) = causes.causes(PROGRAM, after, difference.compare(PROGRAM, after))
     assert "in the same mode" in found.advice

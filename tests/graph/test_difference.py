@@ -128,12 +128,12 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "a range": (put("inputs", "ranges", 0, [2, 64]), ["range of the size s0: 2 to any -> 2 to 64"]),
     # ---- modes
     "grad mode": (put("modes", "grad", False), ["grad: True -> False  (torch.no_grad"]),
-    "autocast": (put("modes", "autocast", {"cpu": "bfloat16"}), ["autocast: none -> cpu bfloat16  (torch.autocast)"]),
+    "autocast": (put("modes", "autocast", {"cpu": "bfloat16"}), ["autocast.cpu: off -> bfloat16  (torch.autocast)"]),
     "an attention backend": (put("modes", "sdp", 0, False), ["sdp.flash: True -> False  (torch.nn.attention"]),
     "threads": (put("modes", "threads", 4), ["threads: 2 -> 4  (torch.set_num_threads"]),
     "a default device": (put("modes", "default_device", "meta"), ["default_device: not set -> meta"]),
-    "group": (put("modes", "groups", {"0": 4}), ["groups: 0 2 -> 0 4  (the process groups"]),
-    "ranks": (put("modes", "ranks", {"0": 1}), ["ranks: not set -> 0 1  (this rank's place"]),
+    "group": (put("modes", "groups", {"0": 4}), ["groups.0: 2 -> 4  (the process groups"]),
+    "ranks": (put("modes", "ranks", {"0": 1}), ["ranks.0: not set -> 1  (this rank's place"]),
     "a mode of another version": (put("modes", "newer", True), ["newer: not set -> True"]),
     # ---- configs
     "a setting": (put("configs", "inductor", "max_autotune", True), ["inductor.max_autotune: False -> True"]),
