@@ -191,7 +191,7 @@ class Rejected(Message, frozen=True):
     "key-quarantined", "worker-cannot-start", "stopping". Codes that end an accepted job: "compile-failed",
     "device-lost", "gpu-unavailable", "kernel-ahead", "made-up-device", "store-unwritable", "store-unreadable",
     "store-untrusted", "too-many-variants", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping".
-    docs/reference/protocol.md explains each.
+    docs/reference/reasons.md explains these codes.
     """
 
     code: str

@@ -24,7 +24,7 @@ OOM_SCORE = 800  # when memory is short, the kernel kills workers before the dae
 def store_root(cache_dir: str, uid: int, gid: int) -> None:
     """Make ``<cache_dir>/<uid>``, mode 0700, owned by that user. Root makes no other directory for a user.
 
-    Only root can write to the parent, so no user can put a link there.
+    Only root can write to ``cache_dir``, so no user can put a link into it.
     """
     path = os.path.join(cache_dir, str(uid))
     try:

@@ -41,11 +41,11 @@ class Placement:
 
     @property
     def _room(self) -> int:
-        """How many more workers may exist."""
+        """How many workers may be added to the existing ones."""
         return self._limits.processes - len(self.workers)
 
     def starting(self) -> Counter[Seat]:
-        """How many workers are starting per seat. Each of these workers will take one job."""
+        """How many workers are starting, per seat. Each starting worker will take one job."""
         return Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
 
     def next_wakes(self) -> list[float]:

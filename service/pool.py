@@ -296,8 +296,9 @@ class Pool:
     def _yield(self, process: WorkerProcess, until: float) -> None:
         """Make this worker and its compilers give way to other programs until ``until``. With 0, they stop giving way.
 
-        This sets the niceness of the autogroup (sched(7)). A worker leads a session, so its own niceness has no effect
-        on other sessions. Lowering a worker's niceness needs privileges; lowering an autogroup's needs none.
+        This method sets the niceness of the worker's autogroup (sched(7)). A worker leads a session, so its own
+        niceness has no effect on other sessions. Lowering a worker's niceness needs privileges; lowering an autogroup's
+        needs none.
         """
         yields = until > self._clock()
         if yields == (process.yields_until is not None):

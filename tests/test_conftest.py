@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# A test run that ignores a signal, as below nohup or in a shell's background job. It prints its program's exit status.
+# A test run that ignores a signal, as below nohup or in a shell's background job. The run prints the exit status of the
+# program that it starts.
 RUN = """\
 import signal, subprocess, sys
 signal.signal({number}, signal.SIG_IGN)

@@ -1,4 +1,6 @@
-"""Lists the edits. Each has a program, a change of it, and the compiled functions that must be traced afterwards."""
+"""Lists the edits. An edit consists of a program, a change of the program, and the compiled functions that must be
+traced afterwards.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ class Row(MeasuredRow):
 
     @property
     def as_expected(self) -> bool:
-        """Whether exactly the expected functions were traced. If none is expected, Dynamo must trace no frame."""
+        """Whether exactly the expected functions were traced. If no function is expected, Dynamo must also have traced
+        no other frame.
+        """
         return self.traced == self.expected and (bool(self.expected) or not any(self.frames))
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Tests of the last two parts; the part "tests" leaves them out.
+# Tests that belong to the last two parts, so that the part "tests" leaves them out.
 TOGETHER = "capture or cuda_graphs or callers_stream or full_gpu or start_at_once"
 TARGETS = "tests/gpu/test_target_artifacts.py"
 # Tests of compiled kernels' values come first, so that a limit cuts off the others.

@@ -31,7 +31,9 @@ class Share:
             (self._group / "cpu.cfs_quota_us").write_text(str(quota))
 
     def enter(self) -> None:
-        """Add this process to the group until it leaves. Processes that it starts in the group stay there."""
+        """Add this process to the group until ``leave``. Processes that this process starts meanwhile stay in the
+        group.
+        """
         (self._group / "cgroup.procs").write_text(str(os.getpid()))
 
     def leave(self) -> None:

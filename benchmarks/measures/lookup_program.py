@@ -8,8 +8,8 @@ Usage: python -m benchmarks.measures.lookup_program SPEC. SPEC is a JSON object:
 
 Prints one JSON line. Its field ``seconds`` lists the times of the first lookup and of each repetition.
 
-Both sides get the graph with fake tensors, as Dynamo passes it to a backend. The program imports all needed parts of
-torch before it measures, so neither side's time includes an import of torch.
+precompiled's lookup and torch's key get the graph with fake tensors, as Dynamo passes it to a backend. The program
+imports all needed parts of torch before it measures, so neither side's time includes an import of torch.
 """
 
 from __future__ import annotations

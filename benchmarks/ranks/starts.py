@@ -1,9 +1,9 @@
 """Compares a later start's first step with plain torch.compile's warm start: a Llama on a mesh of 2 x 2.
 
-`python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks.
-Precompiled and plain torch take turns. Each has its own caches, which a first start fills. The figure of a start is the
-first step of its slowest rank: forward, backward, optimizer, loads and compiles. Imports and the construction of the
-model are excluded.
+`python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks. Starts
+with precompiled and with plain torch alternate. Both kinds of starts have separate caches, which a first start fills.
+The figure of a start is the first step of its slowest rank: forward, backward, optimizer, loads and compiles. Imports
+and the construction of the model are excluded.
 
 Exits 1 if the median ratio is above 0.3, if a graph was not served, if Dynamo traced a frame with precompiled, or if
 the four ranks compiled more graphs than one rank has.

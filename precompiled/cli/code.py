@@ -17,7 +17,9 @@ _BEGINS = "# AOT ID: "
 
 
 def of_artifact(store: Store, artifact: Artifact) -> list[str]:
-    """The code in an artifact's verified bundle, forward first. Empty if it has no code, was evicted, or is corrupt."""
+    """The code in an artifact's verified bundle, forward first. Empty if the bundle has no code, or if the artifact was
+    evicted or is corrupt.
+    """
     try:
         return extract_generated_code(store.read_some(artifact, [fmt.BUNDLE])[fmt.BUNDLE])
     except (FileNotFoundError, CorruptArtifact, ValueError):

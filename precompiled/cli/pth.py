@@ -62,7 +62,7 @@ def write(directory: Path) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Remove the file. Returns False if it does not exist."""
+    """Remove the file. Returns False if the file does not exist."""
     try:
         path.unlink()
     except FileNotFoundError:

@@ -67,7 +67,7 @@ def stats_command(out: Output, settings: Settings, run: str | None, show_all: bo
 
 
 def _saved(settings: Settings) -> dict[str, Any]:
-    """The user's counts that the last daemon has saved. Empty if there are none, or if only root can read them."""
+    """The user's counts that the last daemon has saved. Empty if no counts exist, or if only root can read them."""
     try:
         return saved_counts.read(settings.runtime_dir).get(os.getuid(), {})
     except (OSError, ValueError):

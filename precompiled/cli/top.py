@@ -1,4 +1,4 @@
-"""status --watch: a live view of the host. It accepts keys on a terminal, and otherwise prints plain lines."""
+"""status --watch: a live view of the host, which accepts keys on a terminal. Without a terminal, prints plain lines."""
 
 from __future__ import annotations
 

@@ -129,7 +129,9 @@ def begin(
     dispatch: Dispatch,
     program: capture.SerializedGraph,
 ) -> Pieces | None:
-    """Serve a graph in pieces if it has equal layers. Returns None if it has none, or if it cannot be cut."""
+    """Serve a graph in pieces if it has equal layers. Returns None for a graph without equal layers, or one that cannot
+    be cut.
+    """
     if session.settings.tiers == "default" or not _may_be_cut(program):
         return None
     started = time.perf_counter()

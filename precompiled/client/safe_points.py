@@ -67,8 +67,8 @@ class SafePoint:
         """If no keeper holds swaps back, run ``action`` now. Otherwise run ``otherwise`` now, and ``action`` when the
         last keeper releases its hold.
 
-        Both actions run under the lock. Otherwise ``action`` could run first, and the message that ``otherwise`` sets
-        would stay.
+        ``action`` and ``otherwise`` run under the lock. Without the lock, ``action`` could run first, and the message
+        that ``otherwise`` sets would stay.
         """
         with self._lock:
             if self._keepers:

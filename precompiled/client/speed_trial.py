@@ -75,7 +75,7 @@ class SpeedTrial:
     def begin(self, earlier: Compiled, new: Compiled, ended: Callable[[Lost | None], Compiled]) -> Compiled:
         """Return a callable that serves the graph's calls until the decision.
 
-        ``ended`` is called once, with None if the new code stays. It returns the code for the present call.
+        ``ended`` is called once, with None if the new code stays, and returns the code for the present call.
         """
         # Copy the times, because the swap thread runs this while the program's thread may still add some.
         measured, self._earlier = {sizes: tuple(times) for sizes, times in dict(self._earlier).items()}, {}

@@ -16,7 +16,7 @@ MAX_OPERATORS = 3
 def describe_parameters(before: ProgramData, after: ProgramData) -> str:
     """The parameters and operations that differ: ``20 fewer parameters: self.h.*; 76 -> 30 operations``.
 
-    "" if the parameters are the same. They may have different names, or be buffers in one graph.
+    "" if the parameters are the same, even if their names differ, or if they are buffers in one of the graphs.
     """
     inputs = [program["inputs"]["args"] for program in (before, after)]
     if len(inputs[0]) == len(inputs[1]) and operators(before) == operators(after):

@@ -85,7 +85,7 @@ class Automatic:
     ) -> None:
         """Attach the graph's key and description to its function (see the protocol). Never raises.
 
-        A trace is recorded only if each of its graphs has both.
+        A trace is recorded only if each of its graphs has a key and a description.
         """
         try:
             self._name_graph(function, report, program, held)

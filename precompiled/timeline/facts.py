@@ -83,5 +83,7 @@ def swap_time(graph: Mapping[str, object]) -> float | None:
 
 
 def miss_time(graph: Mapping[str, object]) -> float | None:
-    """Return when a graph was submitted, to run eager until its artifact is ready. None if it was not submitted."""
+    """Return when a graph was submitted, to run eager until its artifact is ready; None for a graph that was not
+    submitted.
+    """
     return min((span.began for span in run_records.spans_of(graph) if span.what == SUBMIT), default=None)

@@ -11,7 +11,7 @@ from support_cli import KEYS
 
 from precompiled.store.artifacts import Store
 
-# Each of these takes longer to import than a command may take, or is needed by one command only.
+# Modules that take longer to import than a command may take, or that only one command needs.
 HEAVY = {
     "asyncio",
     "cryptography",

@@ -205,7 +205,7 @@ def test_explain_shows_every_code() -> None:
 
 # ---------------------------------------------------------------- an error's code
 
-# These exceptions have no code of their own, so each raise must give one.
+# Classes of exceptions without a code of their own: each ``raise`` of such a class must give a code.
 _CODE_MUST_BE_GIVEN = {"PrecompiledError", "Bypass", "StoreError", "CompileFailed"}
 
 

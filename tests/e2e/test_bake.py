@@ -47,7 +47,8 @@ def bake(home: Path, *arguments: str, status: int = 0, more: Mapping[str, str] |
 def as_a_user() -> list[str]:
     """Returns the first words of a command that runs the rest of the command as an unprivileged user.
 
-    For root, this is the user ``nobody`` with the capability to read all files. For other users, it is empty.
+    For root, the unprivileged user is ``nobody``, with the capability to read all files. For other users, the result is
+    empty.
     """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []

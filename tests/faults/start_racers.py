@@ -1,4 +1,5 @@
-"""Starts many daemons at once. Each is a fork of this process, because a new interpreter takes far longer than a start.
+"""Starts many daemons at once. The starters are forks of this process, because a new interpreter takes far longer than
+a start.
 
 Reads a line of JSON (``{"arguments": [...], "racers": 16}``), runs the daemon's command line in that many forks, and
 prints their reports. The daemons detach, and this process adopts them: its children are the daemons that run.

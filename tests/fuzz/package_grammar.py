@@ -152,7 +152,8 @@ INPUTS = {
     "with a gradient": ([], f"({_X}).requires_grad_()"),
     "changed": (["x.copy_(y)"], _X),
 }
-# The INPUTS that programs about tensors use. These INPUTS are few, because each further graph costs a compile.
+# The INPUTS that programs about tensors use. There are only a few of these INPUTS, because each further graph costs a
+# compile.
 KEPT_INPUTS = {name: INPUTS[name] for name in ("read", "with a gradient")}
 
 

@@ -234,7 +234,7 @@ NUMBERS = {
     "staticmethod": ("class K:\n    @staticmethod\n    def m(): return _G_", "K.m()"),
 }
 
-# Special methods of a class. Each has the text of the method, and an expression in which _K_ stands for an instance, a
+# Maps the name of a special method to the method's text, and to an expression in which _K_ stands for an instance, a
 # class or an enum's member.
 SPECIAL = {
     "__bool__": ("def __bool__(self): return _G_ == 3.0", "(3.0 if _K_ else 2.0)"),

@@ -40,7 +40,9 @@ INSERTED = (
 
 
 def edited(texts: dict[str, str], draw: random.Random) -> tuple[str, str, str]:
-    """Draws a single edit. Returns its kind, the file, and the file's text after it, which differs and is Python."""
+    """Draws a single edit. Returns the edit's kind, the edited file, and the file's new text, which differs from the
+    old text and is valid Python.
+    """
     while True:
         kind = draw.choice([*EDITS])
         file = draw.choice([*texts])

@@ -134,7 +134,7 @@ def test_compute_sanitizer_finds_no_error_in_artifact_code(shared_host: Host, tm
 def test_full_gpu_is_not_recorded_as_a_failure_of_the_graph(host: Host, tmp_path: Path) -> None:
     """On a full GPU a worker cannot measure matrix products, or cannot even start. The program compiles in process."""
     host.start_daemon()
-    # With made-up GPUs the test uses the last one, because concurrent tests use the others.
+    # With made-up GPUs, the test uses the last GPU, because concurrent tests use the others.
     answer = run(host, "full", tmp_path / "full", **({"CUDA_VISIBLE_DEVICES": "2"} if MADE_UP else {}))
     (graph,) = answer["first"]
     assert (graph["state"], graph["reason"]) == ("bypassed", "gpu-unavailable"), graph

@@ -428,7 +428,7 @@ import subprocess, sys
 from precompiled import compiler
 compiler.warm_up()
 from precompiled.graph import environment
-# What is set for its children is in no key: a client has none of it.
+# The worker sets variables for its child processes. These must not be in a key, because a client does not have them.
 print(environment.facts("cuda:0", uses_cpu=True, of_a_worker=True)["variables"], flush=True)
 exec({measures!r})
 sys.stdout.flush()

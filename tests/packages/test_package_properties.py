@@ -54,7 +54,7 @@ def entries(host: Host) -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def answers(shared_host: Host) -> dict[str, Any]:
-    # Both forms of the programs use one folder, because an entry contains file names for tracebacks.
+    # The programs before and after their edits use one folder, because an entry contains file names for tracebacks.
     folder = shared_host.root / "programs"
 
     def write(place: str) -> None:

@@ -52,8 +52,8 @@ def test_changed_group_names_invalidate_the_package(served: Host) -> None:
 
 
 def test_dtensor_state_reflects_loss_parallel_and_implicit_replication() -> None:
-    """This state changes a graph with DTensors. A package hit computes no key for the graph, so the package itself must
-    check the state.
+    """loss_parallel() and implicit_replication() change a graph with DTensors. A package hit computes no key for the
+    graph, so the package itself must check the state.
     """
     from torch.distributed.tensor.experimental import implicit_replication
     from torch.distributed.tensor.parallel import loss_parallel

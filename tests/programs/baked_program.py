@@ -1,7 +1,7 @@
 """A small training program as a user writes it. Prints a report at its end, as one line of JSON.
 
-Usage: baked_program.py [STEPS]. The default is 3. With 0 the program does not end. With "until-compiled" it runs at
-least three steps. One compiled function (``score``) has symbolic sizes.
+Usage: baked_program.py [STEPS]. STEPS is 3 by default. With 0 steps, the program does not end. With "until-compiled",
+the program runs at least three steps. One compiled function (``score``) has symbolic sizes.
 """
 
 from __future__ import annotations

@@ -46,9 +46,8 @@ from precompiled.packages.describe.kinds import (
 MAX_DEPTH = 6  # limit of nested levels in a description
 MAX_ITEMS = 4096
 
-# Attributes of a wrapper that its description leaves out. The values of the first three are also in the wrapper's
-# closure, and the fourth is an id. torch sets the fifth at the first call (torch/_compile.py), and this must not change
-# a description.
+# Attributes of a wrapper that its description leaves out: three whose values are also in the wrapper's closure, an id,
+# and ``__dynamo_disable``, which torch sets at the first call (torch/_compile.py).
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )

@@ -374,7 +374,9 @@ def _key(key: object, described: Descriptions) -> object:
 
 
 def codes_digest(guards: list[Guard]) -> str:
-    """Return a digest of the guards' own expressions, without ids. It shows differences that descriptions miss."""
+    """Return a digest of the guards' own expressions, without ids. The digest shows differences that descriptions
+    miss.
+    """
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():

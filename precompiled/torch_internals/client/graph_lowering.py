@@ -40,7 +40,7 @@ from precompiled.torch_internals.eager import stand_in
 class Plain:
     """A graph in two forms. ``module`` is captured; ``as_given`` computes the same with Dynamo's operators.
 
-    Both forms take the result of ``flatten(args)``, followed by ``held``.
+    ``module`` and ``as_given`` take the result of ``flatten(args)``, followed by ``held``.
     """
 
     module: torch.fx.GraphModule

@@ -162,7 +162,7 @@ def without_gradient(run: Callable[..., object], args: Sequence[Any], positions:
     """The positions of inputs that get no gradient even if all outputs get one. Determined on fake tensors.
 
     As in AOTAutograd, only inputs with a history count (``_compute_indices_of_inps_to_detach`` in
-    torch/_functorch/_aot_autograd/graph_compile.py). Empty if this cannot be determined.
+    torch/_functorch/_aot_autograd/graph_compile.py). Empty if these positions cannot be determined.
     """
     asked = [at for at in positions if not args[at].is_leaf]
     try:

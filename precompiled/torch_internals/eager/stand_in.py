@@ -56,7 +56,7 @@ class StandIn:
     """Runs a graph eagerly. Thread-safe."""
 
     def __init__(self, module: torch.fx.GraphModule, run: Callable[..., object] | None = None) -> None:
-        """``run``: compiled code to call instead of the graph's operations. With None, calls run the operations."""
+        """``run``: compiled code to call instead of the graph's operations; None: run the operations."""
         self._module = module
         self._run: Callable[..., object] = run or self._operations
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))

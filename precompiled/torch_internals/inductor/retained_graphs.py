@@ -48,7 +48,7 @@ def inner_compile(*args: object, **kwargs: object) -> Any:
         donated = context.fw_metadata.bw_donated_idxs
         if donated and getattr(compiled, "current_callable", None) is not None:
             compiled.current_callable = on_copies(compiled.current_callable, tuple(donated))
-            # Clear the list in place. With tensor subclasses, a second metadata object shares the list, and each call
-            # checks that object.
+            # Clear the list in place: with tensor subclasses, a second metadata object has the same list, and each call
+            # reads the list from that object.
             donated.clear()
     return compiled

@@ -118,7 +118,8 @@ class _WrapperBuild(CppWrapperCodeCache):
 class _Native:
     """Inductor's generated code gets this callable for native code that is not built yet.
 
-    The callable must not be one of Inductor's futures, because the generated code would wait for a future.
+    The callable must not be one of Inductor's futures, because the generated code would wait until the future is
+    complete.
     """
 
     def __init__(self, collector: KernelCollector, name: str) -> None:

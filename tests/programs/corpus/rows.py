@@ -19,7 +19,7 @@ ROWS: dict[str, Callable[[], Row]] = {}
 
 @dataclass
 class Row:
-    """A function or module, the calls of it, and how to run and compare the calls."""
+    """A function or module, its calls, and how to run and compare these calls."""
 
     function: Callable[..., Any]
     calls: list[tuple[Any, ...]]  # arguments; each tuple is used for an eager and a compiled call, as separate copies
