@@ -119,8 +119,7 @@ def bypass(compiled: "Compiled") -> "Compiled":
 
 
 def bypassed() -> "AbstractContextManager[None]":
-    """Let torch itself compile whatever is compiled inside a ``with`` block, in the thread or asyncio task that runs
-    the block.
+    """Let torch itself compile the graphs inside a ``with`` block, in the thread or asyncio task that runs the block.
 
     Blocks can be nested. If the block calls torch.compile, the result stays bypassed after the block. Graphs that were
     compiled before the block stay in use.

@@ -131,16 +131,20 @@ def doc_sentences() -> Iterator[tuple[str, str]]:
 
 
 def comment_sentences() -> Iterator[tuple[str, str]]:
-    """Sentences of docstrings and comments of the product and its tests, each with its file."""
+    """Sentences of docstrings and comments of the product and its tests, each with its file.
+
+    Skips literal blocks (diagrams, formats), which one line cannot show, and the rulers between sections.
+    """
     for path in tracked("precompiled/*.py", "service/*.py", "systemd/*.py", "tests/*.py", "benchmarks/*.py"):
         name, text = str(path.relative_to(ROOT)), path.read_text()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                for block in re.split(r"\n\n|\n(?=\s*- )", ast.get_docstring(node) or ""):
+                docstring = re.sub(r"(?<=::)\n\n(?:(?: +.*)?(?:\n|$))+", "\n\n", ast.get_docstring(node) or "")
+                for block in re.split(r"\n\n|\n(?=\s*- )", docstring):
                     yield from ((name, part) for part in _split(block.partition("Private names:")[0]))
         comments: list[str] = []
         for line in [*text.splitlines(), ""]:
-            found = re.match(r"\s*# (?!type:|noqa|fmt:|pragma)(.+)", line)
+            found = re.match(r"\s*# (?!type:|noqa|fmt:|pragma|-{4})(.+)", line)
             if found:
                 comments.append(found[1])
             elif comments:

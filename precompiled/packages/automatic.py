@@ -55,7 +55,8 @@ def switch_on() -> Automatic:
 class Automatic:
     """The packages of this process (implements process.PackagesProtocol and dynamo/dynamo_frames.FrameHandler).
 
-    ``reports`` has one report for each frame that had tensors but no code when Dynamo reached it with packages on.
+    ``reports`` has one report for each frame with tensors that Dynamo reached, without having code for it, while
+    packages were on.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class Claims:
 
     @property
     def held(self) -> int:
-        """The number of leases with which workers of this host compile."""
+        """The number of leases under which workers of this host compile now."""
         with self._changed:
             return sum(case.taken for case in self._cases.values())
 

@@ -32,7 +32,7 @@ class KernelTurn:
         self.thread = threading.get_ident()
 
     def beat(self) -> None:
-        """Show waiting processes that the compile proceeds."""
+        """Show waiting processes that the compile makes progress."""
         if self._is_open():
             with suppress(OSError):
                 os.utime(self._fd)
@@ -132,14 +132,14 @@ def _is_suspended(fd: int) -> bool:
 
 
 def _process_state(fd: int) -> bytes:
-    """The holder's state in /proc, or b"" if no process has its number."""
+    """The state of the holder's process in /proc, or b"" if no process has the holder's pid."""
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(_holder(fd)[0])}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0]
     return b""
 
 
 def _holder(fd: int) -> list[str]:
-    """The holder's process number, and _WORKER if the holder is a worker."""
+    """The holder's pid, and _WORKER if the holder is a worker."""
     return os.pread(fd, 40, 0).decode("ascii", "replace").split()
 
 

@@ -72,10 +72,11 @@ def _nothing(_value: object) -> object:
     return None
 
 
-# Describes how torch's registries treat a class. value_facts.py sets it, because this folder imports no torch.
+# A function that describes how torch's registries treat a class. value_facts.py sets this variable, because this folder
+# imports no torch.
 registered: Callable[[type], object] = _nothing
-# Describes process groups, meshes and placements as plain data. Returns None for other values. packages/dynamo/ranks.py
-# sets it.
+# A function that describes process groups, meshes and placements as plain data, and returns None for other values.
+# packages/dynamo/ranks.py sets this variable.
 describe_distributed: Callable[[Any], Any] = _nothing
 
 

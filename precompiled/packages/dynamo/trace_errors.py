@@ -26,7 +26,8 @@ from precompiled.torch_internals.patches import Patches
 log = logging.getLogger("precompiled.package")
 
 UNCOMPILED = "the function runs uncompiled"  # after an error that Dynamo suppressed
-# Takes a frame's name, when its trace begins. The result takes the problem and the report's state, if the trace raises.
+# A function that is called with a frame's name when its trace begins. If the trace raises, the function that it
+# returned is called with the problem and the report's state.
 Begin = Callable[[str], Callable[[str, str], None]]
 
 _patches = Patches()
