@@ -17,7 +17,7 @@ from benchmarks.starts.contenders import CONTENDERS, FILLS, MODE, REPEATED, Cont
 from benchmarks.starts.figures import read, read_compiles, swap, unexpected
 from benchmarks.starts.sample import Group, Sample
 
-# Number of steps after the first compiled step. The first five measure the swap. Measure (c) takes more steps.
+# Number of steps after the first compiled step. The first five steps measure the swap. Measure (c) takes more steps.
 STEPS = 8
 
 

@@ -81,8 +81,9 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
 
     The daemon logs to standard error and ends on SIGTERM or Ctrl-C.
     """
-    # Exec the daemon instead of importing it: the command line stays a client. Only flags are passed on, because the
-    # daemon resolves the settings itself. A client that starts a daemon passes more flags (client/start.arguments).
+    # Run the daemon by exec instead of importing it, so that the command line imports only client code. Only flags are
+    # passed on, because the daemon resolves the settings itself. A client that starts a daemon passes more flags
+    # (client/start.arguments).
     arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":

@@ -62,8 +62,8 @@ class Dispatch:
         - ``stays_eager``: whether calls run eager even with an artifact (session.py)
         - ``without_a_job``: called with the values of the size inputs if a call must wait and has no job. The function
           may add to ``awaits``. If the function raises, the call raises.
-        - ``raised``: called with an eager run's error and false before the call waits for compiled code, and with true
-          once compiled code has served the call
+        - ``raised``: called with an eager run's error and a flag: first false, before the call waits for compiled code,
+          then true, if compiled code has served the call
         - ``lost``: called when eager code serves the graph again, because compiled code was slower. If None, calls are
           not measured.
         """

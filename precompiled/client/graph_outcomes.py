@@ -41,7 +41,7 @@ class GraphOutcomes:
         self.warn_once(NO_COMPILER, f"graphs stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}")
 
     def warn_missing_compiler(self, problem: str) -> None:
-        """Warn, once, before graphs run eager that a worker cannot compile."""
+        """Warn, once, that graphs stay eager, because the host lacks a compiler (``problem``)."""
         self.warn_once(
             NO_COMPILER, f"graphs that need a C++ compiler stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}"
         )

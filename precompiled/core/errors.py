@@ -11,11 +11,12 @@ from contextlib import suppress
 
 # Torch raised an error in a worker. A compile in process shows whether the graph or the worker is the cause.
 COMPILE_ERROR = "compile-error"
-# A worker can no longer use its GPU. The graph is not the cause.
+# A worker can no longer use its GPU. The graph did not cause this failure.
 DEVICE_LOST = "device-lost"
-# A worker's GPU has too little free memory. The graph is not the cause.
+# A worker's GPU has too little free memory. The graph did not cause this failure.
 GPU_UNAVAILABLE = "gpu-unavailable"
-# This host cannot build kernels: it lacks a compiler, headers or an assembler. The graph is not the cause.
+# This host cannot build kernels, because it lacks a compiler, headers or an assembler. The graph did not cause this
+# failure.
 NO_COMPILER = "no-compiler"
 NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
 # A worker only simulates the GPU, and the compile needed a real GPU.

@@ -7,12 +7,12 @@ one program. With ``packages = "function"``, only the comparison of values decid
 
 What the digest covers:
 
-- For the user's own Python files it covers the content, and not the path. The program stays the same after a new
-  checkout, or an edit that cannot matter (program_text.py).
-- For code without a file (a notebook's cells, ``python -c``, a pipe, a script under cProfile) it covers the text or the
-  code.
-- For a module that a library generates in a temporary file it covers the functions, classes and values.
-- For installed files it covers path, size and modification time, as Python does for its bytecode.
+- For the user's own Python files, the digest covers the content, and not the path. The program stays the same after a
+  new checkout, or an edit that cannot matter (program_text.py).
+- For code without a file (a notebook's cells, ``python -c``, a pipe, a script under cProfile), the digest covers the
+  text or the code.
+- For a module that a library generates in a temporary file, the digest covers the functions, classes and values.
+- For installed files, the digest covers path, size and modification time, as Python does for its bytecode.
 - The digest leaves out Python's library and torch, whose versions an entry requires. The digest also leaves out
   precompiled, where a change that matters raises the version of the entries' format.
 """

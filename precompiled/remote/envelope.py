@@ -34,7 +34,7 @@ UNSIGNED = "unsigned"
 HEAD_BYTES = 64 << 10  # read first; contains the envelope, and often the whole object
 MAX_ENVELOPE_BYTES = 4096
 MAX_OBJECT_BYTES = 4 << 30
-# Prefix of the signed bytes. The prefix prevents the use of an object's signature for other data.
+# Prefix of the signed bytes. Because of the prefix, an object's signature is not valid for other data.
 _SIGNED = b"precompiled object\n"
 
 _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9a-f]{64})")
@@ -100,7 +100,7 @@ def object_at(path: str, size: int, written: float | None = None) -> Object | No
 
 
 def open_envelope(head: bytes) -> tuple[Envelope, int]:
-    """Parse the envelope at the beginning of an object. Returns it with the offset of the body.
+    """Parse the envelope at the beginning of an object. Returns the envelope and the offset of the body.
 
     Raises ObjectRejected if the envelope is malformed. The caller must check whether the envelope is trusted.
     """

@@ -26,8 +26,8 @@ from precompiled.store.trees import temporary_name
 
 LOADING, CRASHES = "loading", "crashes"
 LIMIT = 3  # crashes in a row
-# An older file does not count. The file's process may have stopped calling the artifact, and ended much later by a
-# signal.
+# A name in a file that is older than this many seconds does not count as a crash: the process may have stopped calling
+# the artifact, and ended much later by a signal.
 COUNTS_S = 120.0
 _NAME = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}")
 _MAX_BYTES = 1 << 20
@@ -76,7 +76,7 @@ class FirstCalls:
                 os.unlink(self._root / CRASHES / name)
 
     def close(self) -> None:
-        """Remove the file, because the process ends as usual."""
+        """Remove the file, because the process ends normally."""
         with self._lock, suppress(OSError):
             if self._fd >= 0:
                 self._path.unlink(missing_ok=True)

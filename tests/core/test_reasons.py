@@ -96,7 +96,7 @@ def codes(tree: ast.AST) -> Iterator[str]:
                     if isinstance(name, ast.Name) and name.id in _NAMES:
                         yield from _strings(value)
             case ast.Assign(targets=[ast.Name(id="_REFUSED")], value=ast.Dict(values=values)):
-                # A dict in configs.py maps each setting to a code and a sentence.
+                # A dict in compiler_config.py maps each setting to a code and a sentence.
                 for value in values:
                     assert isinstance(value, ast.Tuple)
                     yield from _strings(value.elts[0])

@@ -93,7 +93,7 @@ def flip_bit(path: Path, bit: int) -> None:
 
 
 def open_record(store: Store, data: bytes) -> fmt.Failure | None:
-    """The failure record of KEY, if its file has these bytes."""
+    """The failure record of KEY that is read if the file has these bytes."""
     path = store.artifacts / f"{KEY}{fmt.FAILED_SUFFIX}"
     path.write_bytes(data)
     path.chmod(0o600)

@@ -66,7 +66,8 @@ def compile_in_capture() -> dict[str, Any]:
     def fused(x: torch.Tensor) -> torch.Tensor:
         return (x.sin().sum(-1, keepdim=True) * x).cos()
 
-    # benchmark_fusion needs measured times. A made-up device has none, so the worker refuses the graph.
+    # benchmark_fusion needs measured times. On a made-up device nothing can be measured, so the worker refuses the
+    # graph.
     compiled, x = torch.compile(fused, options={"benchmark_fusion": True}), torch.randn(4096, 64, device="cuda")
     compiled(x)
     precompiled.wait(300)

@@ -106,7 +106,8 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[EntryDifference]:
-    """How the calls of two entries differ. Ignores guards that only one entry has, except on constants.
+    """Describe how the calls for which two entries were recorded differ. Ignores guards that only one entry has, except
+    on constants.
 
     The phrases call the first entry "here", and the second "there".
     """

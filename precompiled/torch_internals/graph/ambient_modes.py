@@ -238,7 +238,7 @@ def _set(modes: Mapping[str, Any]) -> None:
     if modes["sdp_priority"]:
         torch._C._set_sdp_priority_order(modes["sdp_priority"])
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(modes["math_sdp_reduction"])
-    # The setter warns, so it is called only if needed.
+    # This setter prints a warning, so call it only if the value differs.
     if torch._C._get_sm_carveout_experimental() != modes["sm_carveout"]:
         torch._C._set_sm_carveout_experimental(modes["sm_carveout"])
     _set_opt_einsum(*modes["opt_einsum"])

@@ -32,7 +32,9 @@ _known_rules: list[object] = []  # the rules of the last check, all of them torc
 
 
 def read() -> dict[str, object]:
-    """Return, as plain data, the state that affects graphs with DTensors. Raises Bypass if a worker cannot have it."""
+    """Return, as plain data, the state that affects graphs with DTensors. Raises Bypass if a worker cannot have this
+    state.
+    """
     from torch.compiler import config
     from torch.distributed.tensor import DTensor, _redistribute
     from torch.distributed.tensor._utils import ExplicitRedistributionContext
