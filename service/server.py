@@ -308,7 +308,9 @@ def check_path(what: str, path: str) -> None:
 
 
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:
-    """Check what the types do not check. Raises WireError. Opens no file: only a worker, as its user, opens files."""
+    """Check the properties of a submit that its message type does not check. Raises WireError. Opens no file: only a
+    worker, as its user, opens files.
+    """
     if len(blob) > max_graph_bytes:
         raise WireError(f"a graph of {len(blob)} bytes is over the limit of {max_graph_bytes}", code="too-large")
     if not blob:

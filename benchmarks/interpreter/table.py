@@ -298,7 +298,9 @@ def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known
 
 
 def _kernels(rows: Sequence[Row]) -> dict[str, tuple[str, str, str]]:
-    """Return the distinct kernels. A kernel in several rows has its worst state, but "equal" precedes "stopped"."""
+    """Return the distinct kernels. A kernel in several rows gets the worst of its states, but "equal" if its states are
+    "equal" and "stopped".
+    """
     worst = ("wrong", "not runnable", "equal", "stopped", "unreached")
     found: dict[str, tuple[str, str, str]] = {}
     for row in rows:

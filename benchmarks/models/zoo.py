@@ -19,8 +19,8 @@ from benchmarks.models.unet import UNet
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, int(os.environ.get("ZOO_LAYERS", "2"))
 BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
-# The standard deviation of weights, five times the usual one. With the usual one, the attention weights of these small
-# models are nearly equal, so rounding hides the gradients.
+# The standard deviation of weights, five times the usual value. With the usual value, the attention weights of these
+# small models are nearly equal, so rounding hides the gradients.
 SPREAD = 0.1
 _SIZES: dict[str, Any] = {
     "hidden_size": WIDTH,

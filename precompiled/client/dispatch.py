@@ -296,8 +296,9 @@ class Dispatch:
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # If this keeper has no hold, the first run was compiled, so the second run must be compiled too. A different
-        # graph of the function may have served the first run, because Dynamo first tries the graph that it used last.
+        # If the keeper of this call (its checkpoint) does not hold swaps back, the first run was compiled, so the
+        # second run must be compiled, too. A different graph of the function may have served the first run, because
+        # Dynamo first tries the graph that it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
             function = self._await(args, whole=True)
@@ -349,7 +350,9 @@ class Dispatch:
         return outputs
 
     def _await(self, args: tuple[Any, ...], *, whole: bool = False) -> Compiled | None:
-        """Wait for compiled code for this call. Returns None if none will arrive. ``whole``: pieces do not suffice."""
+        """Wait for compiled code for this call. Returns None if no code will arrive. ``whole``: wait for the code of
+        the whole graph, not only for its pieces.
+        """
         sizes = [args[position] for position in self._size_inputs]
         if (function := self._ready(sizes, whole=whole)) is not None:
             return function

@@ -22,8 +22,8 @@ MAX_KILLS = 5
 
 @dataclass
 class Plan:
-    """The state of one watch. ``due``: when the next capture begins, by the caller's clock. None: the next edit sets
-    this time.
+    """The state of one watch. ``due``: when the next capture begins, by the caller's clock; None until the next edit
+    sets this time.
     """
 
     due: float | None = None

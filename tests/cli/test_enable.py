@@ -125,7 +125,9 @@ def test_enable_fails_and_removes_the_file_if_the_hook_stays_off(interpreter: In
 
 @pytest.mark.reason("two-distributions")
 def test_unrelated_project_of_the_same_name_is_detected(interpreter: Interpreter) -> None:
-    """Both projects install the folder ``precompiled/``. An editable install of an earlier name has no such files."""
+    """Both projects install the folder ``precompiled/``. An editable install of precompiled under its earlier name has
+    no files there, so it does not count as a conflict.
+    """
     unrelated = interpreter.site / "precompiled-0.1.11.dist-info"
     unrelated.mkdir()
     (unrelated / "METADATA").write_text("Metadata-Version: 2.1\nName: precompiled\nVersion: 0.1.11\n")

@@ -98,7 +98,7 @@ def trusted(tmp_path: Path) -> TrustedStore:
 
 
 def _faults(path: Path, aside: Path) -> Iterator[str]:
-    """Provoke each fault at a place, and undo it."""
+    """Provoke each fault of the file or folder ``path``, and undo the fault."""
     mode, owner = path.stat().st_mode, path.stat().st_uid
     for more in (0o020, 0o002, 0o1777):
         path.chmod(mode | more)

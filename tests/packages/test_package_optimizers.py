@@ -72,7 +72,9 @@ def recorded(shared_host: Host, request: pytest.FixtureRequest) -> tuple[Host, d
 
 @pytest.fixture(scope="module")
 def audited(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the report of an audit of the unchanged loops, made before ``later`` records the changed loops."""
+    """Returns the report of an audit of the unchanged loops. The audit runs before ``later`` records the changed
+    loops.
+    """
     host, first = recorded
     return run(host, [name for name in first if name not in NEVER], after=False, audit=True)
 

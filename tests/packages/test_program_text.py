@@ -247,7 +247,8 @@ def test_functions_that_have_not_run_are_listed() -> None:
 def test_only_the_signature_of_a_function_that_has_not_run_counts(edit: tuple[str, str], counts: bool) -> None:
     """An edit in the body of a function that has not run must keep the package. There are two exceptions.
 
-    A decorator may read the source of its function. Of two lambdas in one line, either may have run.
+    A decorator may read the source of its function. If two lambdas are in one line, it is unknown which of them has
+    run.
     """
     before, after = edit
     assert RUNS.count(before) == 1

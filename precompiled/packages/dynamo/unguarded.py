@@ -230,7 +230,9 @@ def _once(items: Iterable[tuple[Source, Any]]) -> list[tuple[Source, Any]]:
 
 
 def _unguarded(source: Source, value: Any, described: Descriptions) -> object:
-    """Describe a value without its contents, because each read from inside the value has its own source."""
+    """Describe a value without its contents, because the trace log has a separate source for each read of the
+    contents.
+    """
     kind = type(value)
     if is_a(value, torch.Tensor):
         return described.a_class(kind_of(value))

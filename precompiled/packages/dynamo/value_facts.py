@@ -150,8 +150,7 @@ def within(value: Any, described: Descriptions) -> object:
 
 
 def kind_of(value: Any) -> type:
-    """A value's type. For a fake tensor, the type of the real tensor, because watch mode traces with fake tensors.
-    """
+    """A value's type. For a fake tensor, the type of the real tensor, because watch mode traces with fake tensors."""
     if is_a(value, FakeTensor):
         return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
     return type(value)
