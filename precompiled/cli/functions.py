@@ -238,18 +238,19 @@ def _newest_trace(store: Store, name: str, files: set[str]) -> str:
     """The recorded reason of a function's newest trace; "" if none is recorded. ``files``: the main files of the runs
     to search; empty for all runs.
     """
-    for run in runs(store.root):
+    known = runs(store.root)
+    for run in known:
         if files and run.processes[0].main_file not in files:
             continue
         traced = [item for process in run.processes for item in process.functions if item["name"] == name]
         if not any(item["state"] in ("recorded", "traced") for item in traced):
             continue
-        is_new = next(program_changes.earlier_processes(store.root, run), None) is None
-        change = program_changes.describe_change(store.root, run)
+        earlier = program_changes.earlier_processes(run, known)
+        change = program_changes.describe_change(run, earlier)
         found = [
             trace.why
             for process in run.processes
-            for trace in outcomes.traced_functions(process, is_new=is_new, change=change)
+            for trace in outcomes.traced_functions(process, is_new=not earlier, change=change)
             if trace.name == name and trace.state in ("recorded", "traced")
         ]
         return found[-1]

@@ -27,7 +27,7 @@ from precompiled.graph.causes import by_edit
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
+from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -155,19 +155,20 @@ class _Context:
     edited: Sequence[str]  # files that differ from the program's previous run
 
 
-def summary(settings: Settings, run: Run) -> Summary:
+def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
+    """The summary of a run. ``known``: all recorded runs."""
     found = Summary()
     pending = PendingCauses(settings)
     kepts: Kepts | None = None
     jobs: JobIndex | None = None
     by_name: dict[tuple[str, str, str, bool], Miss] = {}
     submitted = _first_submits(run)
-    edited = program_changes.edited_files(settings.cache_dir, run)
-    context = _Context(
-        _keys(run),
-        {key for other in runs(settings.cache_dir) if other.began < run.began for key in _keys(other)},
-        edited,
-    )
+    earlier = program_changes.earlier_processes(run, known)
+    found.edited = program_changes.edited_files(run, earlier)
+    found.change = program_changes.describe_change(run, earlier)
+    found.is_new = not earlier
+    keys_before = {key for other in known if other.began < run.began for key in _keys(other)}
+    context = _Context(_keys(run), keys_before, found.edited)
     for process in run.processes:
         traced = traces(process)
         found.traced += len(traced)
@@ -201,9 +202,6 @@ def summary(settings: Settings, run: Run) -> Summary:
                 jobs = JobIndex(workers(settings.cache_dir))
             _add(by_name[name], process, graph, jobs, submitted)
     found.misses = list(by_name.values())
-    found.edited = edited
-    found.change = program_changes.describe_change(settings.cache_dir, run)
-    found.is_new = next(program_changes.earlier_processes(settings.cache_dir, run), None) is None
     return found
 
 

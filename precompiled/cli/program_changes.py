@@ -6,32 +6,29 @@ If the program changes, its packages no longer apply (packages/source_files.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 
 from precompiled.core.words import format_list
-from precompiled.store.run_records import Run, RunProcess, runs
+from precompiled.store.run_records import Run, RunProcess
 
 MAX_NAMED = 3
 
 
-def earlier_processes(root: Path, run: Run) -> Iterator[RunProcess]:
-    """The first processes of the program's earlier runs, newest first."""
-    for other in runs(root):
-        if other.began < run.began and other.processes[0].identity == run.processes[0].identity:
-            yield other.processes[0]
+def earlier_processes(run: Run, known: Sequence[Run]) -> list[RunProcess]:
+    """The first processes of the program's earlier runs among ``known`` runs, newest first."""
+    found = (other for other in known if other.began < run.began)
+    return [other.processes[0] for other in found if other.processes[0].identity == run.processes[0].identity]
 
 
-def edited_files(root: Path, run: Run) -> list[str]:
+def edited_files(run: Run, earlier: Sequence[RunProcess]) -> list[str]:
     """The program's files that changed since the program's previous run."""
-    now = run.processes[0]
-    before = _comparable(root, run)
-    return [] if before is None else _edited(before, now)
+    before = _comparable(run, earlier)
+    return [] if before is None else _edited(before, run.processes[0])
 
 
-def describe_change(root: Path, run: Run) -> str:
+def describe_change(run: Run, earlier: Sequence[RunProcess]) -> str:
     """How the program differs from its previous run, as a phrase. "" if no difference is recorded."""
-    now, before = run.processes[0], _comparable(root, run)
+    now, before = run.processes[0], _comparable(run, earlier)
     if before is None:
         return ""
     said = []
@@ -61,11 +58,9 @@ def describe_change(root: Path, run: Run) -> str:
     return "; ".join(said)
 
 
-def _comparable(root: Path, run: Run) -> RunProcess | None:
+def _comparable(run: Run, earlier: Sequence[RunProcess]) -> RunProcess | None:
     """The first process of the program's previous run that recorded its files. None if there is none."""
-    if not run.processes[0].files:
-        return None
-    return next((process for process in earlier_processes(root, run) if process.files), None)
+    return next((process for process in earlier if process.files), None) if run.processes[0].files else None
 
 
 def _edited(before: RunProcess, now: RunProcess) -> list[str]:

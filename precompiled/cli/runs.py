@@ -46,8 +46,9 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
     """Explain a run, ``name`` or "last". Returns the document, and a function that prints it. Raises
     PrecompiledError.
     """
-    run = find_run(settings, name)
-    summary = misses.summary(settings, run)
+    known = runs(settings.cache_dir)
+    run = find_run(settings, name, known)
+    summary = misses.summary(settings, run, known)
     document = {
         **_document(run, PendingCauses(settings), graphs=True),
         "summary": summary.sentence(),
@@ -96,7 +97,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """Collect a run's figures per rank. Returns the document, and a function that prints it."""
-    run = find_run(settings, name)
+    run = find_run(settings, name, runs(settings.cache_dir))
     ranks = [
         {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}
         for process in run.processes
@@ -130,12 +131,11 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
     }
 
 
-def find_run(settings: Settings, name: str) -> Run:
+def find_run(settings: Settings, name: str, known: Sequence[Run]) -> Run:
     """The run with this name, the newest run of the program with this name or path, or the last run for "last".
 
-    Raises PrecompiledError if there is none.
+    ``known``: all recorded runs. Raises PrecompiledError if none of them is meant.
     """
-    known = runs(settings.cache_dir)
     by_name = (run for run in known if name in ("last", run.name))
     path = os.path.realpath(name)
     by_path = (run for run in known if (main := run.processes[0].main_file) and os.path.realpath(main) == path)

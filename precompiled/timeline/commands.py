@@ -23,6 +23,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.paths import HOOK_MARK, TIMELINE_VARIABLE
 from precompiled.core.words import format_count, human_bytes
+from precompiled.store import run_records
 from precompiled.timeline.facts import Facts, gather
 
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -56,7 +57,7 @@ def trace_command(out: Output, settings: Settings, output: Path, since: str) -> 
     """
     now = time.time()
     if since == LAST:
-        run = runs.find_run(settings, LAST)
+        run = runs.find_run(settings, LAST, run_records.runs(settings.cache_dir))
         began = run.since - BEFORE_S
     else:
         began = now - _seconds(since)

@@ -393,6 +393,17 @@ def test_a_run_is_summarized(tmp_path: Path) -> None:
     assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the previous run: /a/train.py" in text
 
 
+def test_a_run_is_explained_with_one_read_of_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    for run in ("before", "after"):
+        recorded(tmp_path, run, _swap("a", "aa", 90.0), files={"/a/train.py": run})
+    reads: list[None] = []
+    parse = run_records._process
+    monkeypatch.setattr(run_records, "_process", lambda found: reads.append(None) or parse(found))
+    assert shown.explain(config.load({"cache_dir": tmp_path}), "after")[0]["edited"] == ["/a/train.py"]
+    assert len(reads) == 2
+
+
 @pytest.mark.parametrize(
     ("files", "modules", "change"),
     [
