@@ -25,7 +25,8 @@ BAD_CODE = {
     CRASHES_PROCESSES: "earlier processes crashed in compiled code",
 }
 
-NEW_PROGRAM = "no package yet: the program is new, because no earlier run of it is recorded"
+NEW_PROGRAM = "this program has no package of the function yet, and none of its earlier runs is recorded"
+NO_PACKAGE = "no package for its present source: the function is new or edited, or its package was removed"
 
 
 def describe_reason(graph: Mapping[str, Any]) -> str:
@@ -102,6 +103,7 @@ def traced_functions(process: RunProcess, *, is_new: bool | None = None, change:
     for name, spent in traces(process):
         seconds[name].append(spent)
     graphs = {graph.get("name", "").partition(" [")[0] for graph in process.graphs.values()}
+    is_new = is_new and not any(graph.get("source") == "package" for graph in process.graphs.values())
     found = []
     for number, item in enumerate(process.functions):
         name = item["name"]
@@ -134,4 +136,4 @@ def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any], is_new: b
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
     if first_line or not is_first:
         return shorten_paths(in_words(first_line))
-    return NEW_PROGRAM if is_new else "no package for its present source: the function is new or edited"
+    return NEW_PROGRAM if is_new else NO_PACKAGE

@@ -107,7 +107,7 @@ def _headline(item: Start) -> str:
     """What precompiled gained: ``26.4 s earlier than plain torch.compile``. If no time is known to compare with, when
     the graphs had their final code.
     """
-    of_new = "First run of this program"
+    of_new = "First recorded run of this program"
     if item.first_step is None:
         return f"{of_new}. {_final_code(item)}" if item.is_new else _final_code(item)
     ours, plain = item.first_step, item.plain_seconds
@@ -164,7 +164,7 @@ def _within(sections: Iterable[Section], end: float) -> list[Section]:
 def _said(item: Start) -> str:
     text = f"{_final_code(item)}."
     if item.is_new:
-        text += " This is the program's first run: neither precompiled nor torch had a cache to use."
+        text += " No earlier run of the program is recorded, and the store had none of its graphs."
     if item.is_comparable:
         text += (
             " The estimate of plain torch.compile comes from the measured times of this process and its compiles. A "

@@ -51,7 +51,7 @@ class Start:
     - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
       time of their traces.
     - ``uncounted``: the number of graphs whose compile time is unknown.
-    - ``is_new``: whether this is the program's first run, so ``warm`` could not exist yet
+    - ``is_new``: whether this is the program's first recorded run, so ``warm`` could not exist yet
     """
 
     process: RunProcess
@@ -123,7 +123,7 @@ def start(process: RunProcess, facts: Facts) -> Start:
 
 
 def _is_new(process: RunProcess, facts: Facts) -> bool:
-    """Whether this is the program's first run, and no other program or host had compiled its graphs."""
+    """Whether this is the program's first recorded run, and no other program or host had compiled its graphs."""
     return process.identity in facts.new and not any(
         graph.get("source") in ("hit", "package") for graph in process.graphs.values()
     )

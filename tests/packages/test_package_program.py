@@ -195,7 +195,7 @@ def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: H
         found = run(shared_host, folder, f"{packages}.py", PRECOMPILED_PACKAGES=packages)
         assert (found[0], found[3:]) == ("recorded", [])
         text = shared_host.command("explain", "--run", "last")
-        assert "the program is new" in text and "1 new graph" in text and "the store had no" in text
+        assert "none of its earlier runs is recorded" in text and "1 new graph" in text and "the store had no" in text
     # Although other programs have entries too, the reason names the one setting that differs.
     (folder / "main.py").write_text(OWN + "EDITED = 1\n")
     found = run(shared_host, folder)

@@ -155,7 +155,7 @@ def test_timeline_page_compares_the_start_with_plain_torch(seen: Seen) -> None:
         parser.feed(page)
         assert not parser.open and parser.seen.count("svg") == 1
         if number == 0:
-            assert "<h1>First run of this program: the first step ended after " in page
+            assert "<h1>First recorded run of this program: the first step ended after " in page
             assert page.count('class="mark"') == 2 and "its cache full" not in page
             continue
         # The marks and the headline compare the ends of the first steps.

@@ -95,15 +95,13 @@ def test_a_first_run_is_compared_only_if_its_compile_time_is_known() -> None:
         return html.unescape(page(facts, ["python", "a.py"], 60.0, "t.json"))
 
     pending = shown()
-    assert (
-        "<h1>First run of this program: the first step ended after 3.0 s, and 1 graph was not compiled yet" in pending
-    )
+    assert "<h1>First recorded run of this program: the first step ended after 3.0 s, and 1 graph was not" in pending
     assert not re.search(r"\bplain\b", pending) and outcomes.NEW_PROGRAM in pending
     found.graphs["1"] |= {"state": "compiled", "source": "swap", "compile_s": 4.0}
     found.graphs["1"]["spans"].append(["load", 17.0, 0.1, 8])
     compiled = shown()
     gain = r"<b>[\d.]+ s (earlier|later)</b> than with plain torch.compile"
-    assert re.search(rf"<h1>First run of this program: the first step ended after 3.0 s, {gain} \(", compiled)
+    assert re.search(rf"<h1>First recorded run of this program: the first step ended after 3.0 s, {gain} \(", compiled)
     assert compiled.count("plain, empty caches") == 2 and "its cache full" not in compiled
     found.graphs["1"] |= {"source": "hit"}
     assert re.search(rf"<h1>The first step ended after 3.0 s, {gain} and empty caches \(", shown())
@@ -144,12 +142,14 @@ def test_other_programs_are_no_edit_of_a_new_program() -> None:
     ):
         found.functions = [{"name": "f", "state": "recorded", "reason": "", "message": "", "reasons": reasons}]
         assert [item.why for item in outcomes.traced_functions(found, is_new=is_new)] == [why]
+    found.graphs["1"]["source"] = "package"  # a package of the program, whose earlier runs are no longer recorded
+    assert [item.why for item in outcomes.traced_functions(found, is_new=True)] == [outcomes.NO_PACKAGE]
 
 
 @pytest.mark.parametrize(
     ("report", "why"),
     [
-        (("recorded", "", "", []), "no package for its present source: the function is new or edited"),
+        (("recorded", "", "", []), outcomes.NO_PACKAGE),
         (("recorded", "", "", ["L['n']: 2 here, 3 when it was traced"]), "n: 2 here, 3 when it was traced"),
         (("traced", "package-graph", "a graph is for this process", []), "package-graph: a graph is for this process"),
         (("traced", "custom-op", "it", ["custom-op: it"]), "custom-op: it"),
