@@ -6,13 +6,14 @@ miss.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompiled.cli import program_changes
-from precompiled.cli.nearest import Candidate, Kepts, named_sizes
+from precompiled.cli.nearest import NOT_SENT, Candidate, Kepts, named_sizes
 from precompiled.cli.outcomes import describe_record, describe_way, is_miss
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
@@ -151,7 +152,7 @@ class _Context:
     """Facts about a run that, besides the store, determine the causes of its misses."""
 
     keys: set[str]  # the keys of the run's graphs
-    earlier: set[str]  # the keys of earlier runs
+    earlier: Mapping[str, float]  # the keys of earlier runs, and when the first of these runs loaded the artifact
     edited: Sequence[str]  # files that differ from the program's previous run
 
 
@@ -167,8 +168,7 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
     found.edited = program_changes.edited_files(run, earlier)
     found.change = program_changes.describe_change(run, earlier)
     found.is_new = not earlier
-    keys_before = {key for other in known if other.began < run.began for key in _keys(other)}
-    context = _Context(_keys(run), keys_before, found.edited)
+    context = _Context(_keys(run), _loads(other for other in known if other.began < run.began), found.edited)
     for process in run.processes:
         traced = traces(process)
         found.traced += len(traced)
@@ -196,7 +196,11 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
                     became=f"{NOT_SERVED.get(became, became)} because {record}" if record else describe_way(graph),
                     remedy=_remedy(graph) if record else "",
                     is_pending=became == "pending",
-                    since=_since(kepts, graph) or pending.explain(process, graph) if became == "pending" else "",
+                    since=_since(kepts, graph) or pending.explain(process, graph)
+                    if became == "pending"
+                    else _describe_lack(kepts, process, graph)
+                    if missed and not causes
+                    else "",
                 )
             if jobs is None and graph.get("source") == "swap":
                 jobs = JobIndex(workers(settings.cache_dir))
@@ -235,6 +239,15 @@ def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
     return f"the compile has failed since ({failed})" if failed else ""
 
 
+def _describe_lack(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> str:
+    """Say why a graph that had an artifact cannot be compared with other graphs."""
+    if kepts is None or kepts.of(graph.get("key", "")):
+        return "the store has no copy of the graph that can be read"
+    own = [item for item in kepts.all if item.is_own and item.state != NOT_SENT]
+    is_cleared = process.ended and all(item.created > process.ended for item in own)
+    return "the store has been cleared since" if is_cleared else "the store no longer has it"
+
+
 def _first_submits(run: Run) -> dict[str, float]:
     """Map each key that the run submitted to the time of the first submit. Graphs with one key share one job."""
     found: dict[str, float] = {}
@@ -265,6 +278,16 @@ def _keys(run: Run) -> set[str]:
     return {graph.get("key", "") for process in run.processes for graph in process.graphs.values()}
 
 
+def _loads(known: Iterable[Run]) -> dict[str, float]:
+    """Map each key of these runs to the time at which the first of them loaded the artifact, or to infinity."""
+    found: dict[str, float] = {}
+    for graph in (graph for run in known for process in run.processes for graph in process.graphs.values()):
+        loads = [span.ended for span in spans_of(graph) if span.what == "load"]
+        key = graph.get("key", "")
+        found[key] = min([*loads, found.get(key, math.inf)])
+    return found
+
+
 def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], context: _Context) -> list[Cause]:
     key = graph.get("key", "")
     if kepts is None or not key or not kepts.of(key):
@@ -283,6 +306,9 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], con
     # A lookup may miss an artifact whose manifest is older than the lookup, because the manifest is written before the
     # artifact is published. If no earlier variant has guards, a new size is not the cause of the miss.
     if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
+        if context.earlier.get(key, math.inf) < looked_up <= found.mine[0].created:
+            what = "the store had this graph, and it was removed (by `precompiled cache clear`, or to make room)"
+            return [Cause("new", "removed graph", what)]
         is_of_run = found.nearest is None or found.nearest.kept.key in context.keys
         return found.causes if is_of_run else by_edit(found.causes, context.edited)
     # The store had artifacts of the key, but only for other sizes.

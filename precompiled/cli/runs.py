@@ -363,8 +363,6 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     said = next((outcomes.describe_reason(graph) for graph in graphs if graph.get("reason") and _is(graph, miss)), "")
     if said or miss.since:
         click.echo(f"  {said or miss.since}")
-    elif not miss.causes:
-        click.echo("  the store no longer has it")
     if miss.remedy:
         click.echo(f"  {miss.remedy}")
 

@@ -38,7 +38,7 @@ from precompiled.graph.advice import Cause
 from precompiled.packages import audit
 from precompiled.packages.function_report import OTHER_PROGRAMS
 from precompiled.store import artifact_format as fmt
-from precompiled.store import job_phases, run_records
+from precompiled.store import eviction, job_phases, run_records
 from precompiled.store.artifacts import Store
 
 PROGRAM = """\
@@ -826,8 +826,29 @@ def test_the_cause_of_a_finished_run_names_no_graph_of_a_later_run(tmp_path: Pat
     recorded(tmp_path, "other", _swap("b", other, 390.0), files={})
     assert _causes_of_run(tmp_path, "first") == [("new graph", "the store had no similar graph")]
     # A run compares with earlier runs' graphs, even if they were compiled after its lookup.
-    recorded(tmp_path, "third", _swap("a", mine, 395.0), files={})
-    assert [short for short, _what in _causes_of_run(tmp_path, "third")] == ["other way at s.py:5"]
+    third = _publish_line(tmp_path, 7, 4, 600.0)
+    recorded(tmp_path, "third", _swap("a", third, 395.0), files={})
+    assert [short for short, _what in _causes_of_run(tmp_path, "third")] == ["other way at s.py:7"]
+
+
+def test_a_graph_that_was_removed_is_not_called_new(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    mine, settings = _publish_line(tmp_path, 5, 2, 100.0), config.load({"cache_dir": tmp_path})
+    loaded = _swap("a", mine, 90.0)
+    loaded.spans.append(Span("load", 110.0, 0.1, 1))
+    recorded(tmp_path, "first", loaded, files={})
+    eviction.remove(Store(tmp_path), mine)
+    _publish_line(tmp_path, 9, 3, 120.0)
+    (miss,) = shown.explain(settings, "first")[0]["misses"]
+    assert miss["since"] == "the store no longer has it"
+    eviction.clear(Store(tmp_path))
+    (miss,) = shown.explain(settings, "first")[0]["misses"]
+    assert miss["since"] == "the store has been cleared since"
+    recorded(tmp_path, "second", _swap("a", mine, 200.0), files={})
+    recorded(tmp_path, "at the same time", _swap("a", mine, 105.0), files={})
+    _publish_line(tmp_path, 5, 2, 210.0)
+    assert [short for short, _what in _causes_of_run(tmp_path, "second")] == ["removed graph"]
+    assert [short for short, _what in _causes_of_run(tmp_path, "at the same time")] == ["new graph"]
 
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
@@ -845,6 +866,6 @@ def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: 
         variants=[{"guards": guards, "sizes": {}}, {"guards": "s0 > 4" if guards else "", "sizes": {}}],
     )
     kepts = SimpleNamespace(of=lambda key: True, explain=lambda key, files, may_compare: found)
-    context = misses._Context(set(), set(), [])
+    context = misses._Context(set(), {}, [])
     process = SimpleNamespace(began=2.0, main_file="", files={})
     assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"}, context)] == said  # type: ignore[arg-type]
