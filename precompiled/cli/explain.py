@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from precompiled.cli import functions, outcomes, runs
+from precompiled.cli import functions, misses, outcomes, runs
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import check, complete_key, resolve
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
@@ -107,6 +107,7 @@ def explain_command(
     found = kepts.explain(whole)
     if found.mine[-1].bad_code:  # a comparison would explain the first compile, which succeeded
         found = replace(found, nearest=None, causes=[])
+    found = replace(found, causes=misses.causes_with_edits(settings, found))
     nearest = found.nearest
     document = {
         **found.mine[-1].document(),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompiled.cli import program_changes
-from precompiled.cli.nearest import NOT_SENT, Candidate, Kepts, named_sizes
+from precompiled.cli.nearest import NOT_SENT, Candidate, Explained, Kepts, named_sizes
 from precompiled.cli.outcomes import describe_record, describe_way, is_miss
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
@@ -28,7 +28,7 @@ from precompiled.graph.causes import by_edit
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
 from precompiled.store.reading import Artifact
-from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, spans_of, traces, waited_s, way
+from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
@@ -309,13 +309,28 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], con
         if context.earlier.get(key, math.inf) < looked_up <= found.mine[0].created:
             what = "the store had this graph, and it was removed (by `precompiled cache clear`, or to make room)"
             return [Cause("new", "removed graph", what)]
-        is_of_run = found.nearest is None or found.nearest.kept.key in context.keys
-        return found.causes if is_of_run else by_edit(found.causes, context.edited)
+        return _with_edits(found, context.keys, context.edited)
     # The store had artifacts of the key, but only for other sizes.
     last = found.variants[-1]
     others = " or ".join(variant["guards"] for variant in found.variants[:-1]) or "other sizes"
     sizes = named_sizes(found.program, last["sizes"])
     return [Cause("size", "new size", f"{sizes}; what was there holds where {others}")]
+
+
+def causes_with_edits(settings: Settings, found: Explained) -> list[Cause]:
+    """The causes of a graph, among them the edits before the first run that has the graph."""
+    known, key = runs(settings.cache_dir), found.mine[0].key
+    run = next((run for run in reversed(known) if key in _keys(run)), None)
+    if run is None:
+        return found.causes
+    edited = program_changes.edited_files(run, program_changes.earlier_processes(run, known))
+    return _with_edits(found, _keys(run), edited)
+
+
+def _with_edits(found: Explained, keys: set[str], edited: Sequence[str]) -> list[Cause]:
+    """``keys``: those of a run, ``edited``: the files that differ from its previous run."""
+    is_of_run = found.nearest is None or found.nearest.kept.key in keys
+    return found.causes if is_of_run else by_edit(found.causes, edited)
 
 
 def _files(process: RunProcess) -> Sequence[str]:

@@ -29,7 +29,6 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _SYMBOL = re.compile(r"\b[su]\d+")
 _NUMBER = re.compile(r"\b\d+\b")
-_OTHER_WAY = "other way"
 _FLAG = re.compile(r"\b(True|False)\b")
 _SHORT = {
     "size": "new size",
@@ -109,7 +108,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     is_edited = any(cause.kind == "edit" for cause in of_graph)
     of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found, is_edited=is_edited))
     of_inputs = _of_another_model(before, after, of_inputs, at, is_edited=is_edited)
-    is_other_way = any(cause.short.startswith(_OTHER_WAY) for cause in of_graph)
+    is_other_way = any(cause.kind == "way" for cause in of_graph)
     counts_inputs = any(change.where == "number of inputs" for change in by_section.get("inputs", []))
     if is_other_way and counts_inputs and all(cause.kind == "input" for cause in of_inputs):
         of_inputs = []  # other lines use other inputs
@@ -121,7 +120,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
 
 
 def may_follow_from_a_value(cause: Cause) -> bool:
-    return cause.short == "other input" or cause.kind in ("model", "operations", "way")
+    return cause.kind in ("input", "model", "operations", "way")
 
 
 def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
@@ -138,8 +137,8 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
 def by_edit(found: Sequence[Cause], edited: Sequence[str]) -> list[Cause]:
     """Report an edit if an edited file has other lines. ``edited``: files that differ from the previous run."""
     return [
-        Cause("edit", cause.short.replace(_OTHER_WAY, "edit", 1), cause.what.partition(": ")[2], cause.line)
-        if cause.short.startswith(_OTHER_WAY) and any(cause.line.startswith(f"{file}:") for file in edited)
+        Cause("edit", cause.short.replace("other way", "edit", 1), cause.what.partition(": ")[2], cause.line)
+        if cause.kind == "way" and any(cause.line.startswith(f"{file}:") for file in edited)
         else cause
         for cause in found
     ]
@@ -303,13 +302,13 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
         yield Cause("edit", f"edit at {line.short}", was, line.where if new else f"before the edit {line.where}")
     elif is_same_line and now is not None and now.code:
         if not _same_operator(before, after, place):
-            yield Cause("way", f"other operation at {now.short}", operations, str(now))
+            yield Cause("operations", f"other operation at {now.short}", operations, str(now))
         else:
             kind = "flag" if _differ_in_flags(operations) else "value"
             yield Cause(kind, f"other value at {now.short}", operations, str(now))
     elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
-        yield Cause("way", f"{_OTHER_WAY} at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
+        yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
 
 
 def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:
@@ -332,7 +331,7 @@ def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterato
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)
         short = f"other operation at {line.short}" if line else "other operation"
-        yield Cause("way", short, _operations(before, after, place), str(line or ""))
+        yield Cause("operations", short, _operations(before, after, place), str(line or ""))
 
 
 def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int]) -> str:

@@ -808,10 +808,13 @@ def test_an_edit_that_moves_its_line_is_an_edit_in_a_run_with_edited_files(tmp_p
     tmp_path.chmod(0o700)
     before = _publish_line(tmp_path, 5, 2, 100.0)
     after = _publish_line(tmp_path, 6, 3, 300.0)
+    codes = "'return x * 2 + y' -> 'return x * 3 + y'"
+    settings, explained = config.load({"cache_dir": tmp_path}), Kepts(Store(tmp_path)).explain(after)
+    assert [cause.kind for cause in misses.causes_with_edits(settings, explained)] == ["way"], "no run is recorded"
     recorded(tmp_path, "before", _swap("a", before, 90.0), files={"/me/s.py": "1"})
     recorded(tmp_path, "after", _swap("b", after, 200.0), files={"/me/s.py": "2"})
-    codes = "'return x * 2 + y' -> 'return x * 3 + y'"
     assert _causes_of_run(tmp_path, "after") == [("edit at s.py:6", codes)]
+    assert [cause.short for cause in misses.causes_with_edits(settings, explained)] == ["edit at s.py:6"]
     # One run has both graphs, so both lines are in the edited file.
     recorded(tmp_path, "both", _swap("a", before, 90.0), _swap("b", after, 200.0), files={"/me/s.py": "3"})
     assert ("other way at s.py:6", f"from s.py:5: {codes}") in _causes_of_run(tmp_path, "both")

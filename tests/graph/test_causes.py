@@ -81,7 +81,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
         # attribute of the module. There is no number that the advice could turn into a tensor.
         (
             put(*NODES, 2, ["m", "sin", [{"n": 0}], []]),
-            "way",
+            "operations",
             "other operation at model.py:12",
             "operator.mul(%0, 2) -> %0.sin()",
             "/home/me/model.py:12",
@@ -163,7 +163,7 @@ def test_difference_without_a_line_is_not_called_an_edit() -> None:
     constant = put(*NODES, 2, 2, 1, 3)
     one, other = (changed(everything(change, put("about", {}))) for change in (put("hints", [9]), constant))
     (found,) = causes.causes(one, other, difference.compare(one, other))
-    assert (found.kind, found.short, found.line) == ("way", "other operation", "")
+    assert (found.kind, found.short, found.line) == ("operations", "other operation", "")
     assert found.what == "operator.mul(%0, 2) -> operator.mul(%0, 3)"
 
 
