@@ -18,8 +18,6 @@ from precompiled.client.dispatch import Compiled
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.left_to_eager import leave_to_eager
 from precompiled.core import forking, interruptions, sampling
-from precompiled.core.errors import StoreError
-from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.eager.comparison import Difference
 from precompiled.torch_internals.eager.stand_in import StandIn
@@ -112,17 +110,8 @@ class _Proof:
         code, short = "wrong-result", artifact.manifest.key[:12]
         message = f"{difference}. Reproduce it: `precompiled cache show --repro {short} > repro.py; python repro.py`"
         calls.report.source = None
-        program = self._stored_program()
+        program = session.store.program_for_failure(artifact)
         leave_to_eager(session, calls, code, message, compile_s=artifact.manifest.compile_s, program=program)
         session.store.set_aside(artifact, message)
         session.withdraw(artifact)
         session.outcomes.warn_stays_eager(calls.report.name, code, message)
-
-    def _stored_program(self) -> str:
-        """The artifact's graph, for `cache show --repro`. "" if it cannot be read."""
-        try:
-            program = self._session.store.read_program(self._artifact)
-        except (StoreError, OSError) as error:
-            interruptions.pass_on(error)
-            return ""
-        return "" if program is None else fmt.program_for_failure(program)

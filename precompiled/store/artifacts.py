@@ -109,6 +109,17 @@ class Store(StoreWriter):
             return None
         return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
+    def program_for_failure(self, artifact: Artifact) -> str:
+        """An artifact's graph for a failure record, so that `cache show --repro` and `explain` have it. "" if it cannot
+        be read.
+        """
+        try:
+            program = self.read_program(artifact)
+        except (StoreError, OSError) as error:
+            interruptions.pass_on(error)
+            return ""
+        return "" if program is None else fmt.program_for_failure(program)
+
     def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
         """The checked contents of the files ``names``. Raises the errors of ``read_files``."""
         if not self.is_own(artifact):

@@ -162,8 +162,9 @@ def _refuse(store: Store, name: str, ttl_s: float) -> list[Artifact]:
     message = f"{LIMIT} processes in a row ended in their first calls of this artifact"
     artifacts = [artifact for artifact in store.lookup(key) if name_of(artifact) == name]
     for artifact in artifacts:
-        graph = artifact.manifest.name
-        store.publish_failure(fmt.Failure(key, graph, CRASHES_PROCESSES, message, time.time(), ttl_s))
+        graph, program = artifact.manifest.name, store.program_for_failure(artifact)
+        record = fmt.Failure(key, graph, CRASHES_PROCESSES, message, time.time(), ttl_s, program=program)
+        store.publish_failure(record)
         store.set_aside(artifact, message)
     (store.root / CRASHES / name).unlink(missing_ok=True)
     return artifacts

@@ -21,7 +21,7 @@ from precompiled.client.ledger import GraphReport
 from precompiled.client.run_recorder import MAX_KEPT, RunRecord
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
-from precompiled.store import eviction, package_format
+from precompiled.store import crashes, eviction, package_format
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.packages import PackageStore
 
@@ -177,6 +177,14 @@ def test_a_graph_with_slower_code_is_neither_compared_nor_called_failed(store: S
     assert "failed" not in text and "nearest" not in text and "->" not in text
     found = answer("explain", whole)
     assert found["causes"] == [] and found["nearest"] is None
+
+
+@pytest.mark.reason("crashes-processes")
+def test_a_graph_whose_code_crashed_is_explained_from_its_failure_record(store: Store) -> None:
+    artifact, whole = publish(store, "crashes", PROGRAM, 20), key_of("crashes")
+    assert crashes._refuse(store, crashes.name_of(artifact), 3600.0) and not store.lookup(whole)
+    assert "not served because earlier processes crashed in compiled code" in invoke("explain", whole).output
+    assert answer("cache", "show", whole)["graph"] is not None
 
 
 @pytest.mark.reason("graph-not-kept")
