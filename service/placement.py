@@ -153,16 +153,20 @@ class Placement:
                 return True
             elif leaving > 0:
                 leaving -= 1
-            elif (victim := self._victim()) is not None:
+            elif (victim := self._victim(job, now)) is not None:
                 out.append(victim.stop("evicted", now))
                 victim.makes_room = True
                 return True
         return False
 
-    def _victim(self) -> Worker | None:
-        """The worker to evict: the least recently used idle one, preferably of a seat without queued jobs."""
-        wanted = {job.seat for job in self._queue}
-        idle = [w for w in self.workers.values() if w.state == "idle"]
+    def _victim(self, job: ScheduledJob, now: float) -> Worker | None:
+        """The worker to evict for ``job``: the least recently used idle one, preferably of a seat without queued jobs.
+
+        Jobs of idle priority would otherwise evict each other's workers before one of them begins.
+        """
+        wanted = {other.seat for other in self._queue}
+        since = now - self._limits.idle_after_s if job.priority is Priority.IDLE else now
+        idle = [w for w in self.workers.values() if w.state == "idle" and w.since <= since]
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
 
     def run(

@@ -28,6 +28,24 @@ def test_background_jobs_yield_at_first_and_waiting_jobs_never() -> None:
     assert [run.yields_until for run in runs] == [host.now + 1, 0], "the time counts from the submit"
 
 
+def test_jobs_of_idle_priority_do_not_evict_each_others_workers_before_one_begins() -> None:
+    host = Host(slots=1, processes=1)
+    for env in "ab":
+        host.submit(f"whole-{env}", env=env, idle=True)
+    start = host.only(StartWorker)
+    assert not host.tell(WorkerReady(start.worker)), "neither begins nor makes room yet"
+    host.now += 5
+    run = host.only(RunJob, host.tell(Tick()))
+    assert (run.job.key, run.worker) == ("whole-a", start.worker)
+    host.done(run)
+    host.now += 5
+    assert host.only(StopWorker, host.tell(Tick())).reason == "evicted"
+    start = host.only(StartWorker, host.tell(WorkerGone(start.worker, "evicted")))
+    host.tell(WorkerReady(start.worker))
+    host.now += 5
+    assert host.only(RunJob, host.tell(Tick())).job.key == "whole-b"
+
+
 def test_a_job_of_idle_priority_runs_last_yields_and_takes_no_slot() -> None:
     host = Host(slots=1, processes=4, yield_s=4.0)
     host.warm()
