@@ -354,6 +354,7 @@ class Job(Message, frozen=True):
     base: list[str] = []  # as in Submit
     queued_s: float = 0.0  # seconds since the first submit
     may_park: bool = False  # whether the daemon accepts the outcome "parked"
+    may_overlap: bool = False  # whether the daemon accepts Lowered
     offer: Offer | None = None  # only for a courier
     tune: bool = False  # as in Submit
 
@@ -378,8 +379,15 @@ class Ready(Message, frozen=True):
     protocol: int = PROTOCOL
 
 
+class Lowered(Message, frozen=True):
+    """Only C++ compilers still run for a job. The daemon may send the next job."""
+
+    id: str
+    key: str
+
+
 class Finished(Message, frozen=True):
-    """The outcome of a job.
+    """The outcome of a job. A worker that has two jobs ends the earlier one first.
 
     - "failed": the worker has published a failure record, unless the store or the GPU caused the failure
     - "parked": another host or the farm compiles the key; offer the job again after ``again_s`` seconds
@@ -396,7 +404,7 @@ class Finished(Message, frozen=True):
     again_s: float = 0.0
 
 
-WorkerMessage = Ready | Finished
+WorkerMessage = Ready | Lowered | Finished
 
 
 # ---------------------------------------------------------------- daemon <-> watcher, framed as with a worker

@@ -69,6 +69,12 @@ class WorkerReady:
 
 
 @dataclass(frozen=True)
+class WorkerLowered:
+    worker: int
+    lowered: wire.Lowered
+
+
+@dataclass(frozen=True)
 class WorkerDone:
     worker: int
     finished: wire.Finished
@@ -114,7 +120,9 @@ class ShutDown:
     """Refuse new submits, drop all jobs, end all workers."""
 
 
-Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled | Asked | Tick | ShutDown
+Event = (
+    Submitted | Expected | WorkerReady | WorkerLowered | WorkerDone | WorkerGone | Cancelled | Asked | Tick | ShutDown
+)
 
 # ---------------------------------------------------------------- instructions
 

@@ -61,6 +61,10 @@ class Outcomes:
         self._queue_again(job, now, why, out)
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 
+    def interrupted(self, job: ScheduledJob, now: float, out: list[Instruction]) -> None:
+        """Queue a job again whose worker is ended because of the worker's other job."""
+        self._queue_again(job, now, "its worker's other job is cancelled", out)
+
     def _queue_again(self, job: ScheduledJob, now: float, why: str, out: list[Instruction]) -> None:
         """Requeue a job that was not started. The attempt does not count."""
         out.append(job.move("park", now, why))
@@ -71,6 +75,8 @@ class Outcomes:
         self, job: ScheduledJob, reason: str, why: str, now: float, out: list[Instruction], unread: bool = False
     ) -> None:
         """Requeue a job whose worker has died, or quarantine its key."""
+        if reason == "timeout" and now < job.started + self._limits.job_timeout_s:
+            reason = "died"  # the other job of the worker has timed out
         if unread and job.unread < MAX_UNREAD:  # the graph did not cause this death
             job.unread += 1
         else:

@@ -96,7 +96,16 @@ class Placement:
     def assign_jobs(self, now: float, out: list[Instruction]) -> None:
         while self._slots_used < self._limits.slots and self._place_one(self._in_order(now), now, out):
             pass
+        self._overlap(now, out)
         self._share_slots(now, out)
+
+    def _overlap(self, now: float, out: list[Instruction]) -> None:
+        """Give the first queued job to a worker whose own job needs only the C++ compilers."""
+        while (job := next(self._in_order(now), None)) is not None:
+            worker = next((w for w in self.workers.values() if w.may_overlap(job, self._limits)), None)
+            if worker is None:
+                return
+            self.run(job, worker, now, out)
 
     def _in_order(self, now: float) -> Iterator[ScheduledJob]:
         """The queued jobs in the order in which they get slots: first those with a claim (shares.claims)."""
@@ -119,10 +128,10 @@ class Placement:
             worker = shares.longest_running(self.workers.values(), job.uid, self._limits, now)
             if worker is None:
                 return
-            other, worker.job = worker.job, None
             out.append(worker.kill("displaced", now))
             worker.makes_room = True
-            if other is not None:
+            for other in worker.jobs:
+                worker.drop(other)
                 out.append(other.move("displace", now, f"for uid {job.uid}"))
                 other.worker, other.attempt, other.displaced = None, other.attempt - 1, other.displaced + 1
                 self._queue.add(other)
@@ -176,8 +185,7 @@ class Placement:
         job.attempt += 1
         job.started = now
         job.worker = runner.number
-        runner.job = job
-        runner.move("assign", now)
+        runner.take(job, now)
         out.append(job.move("assign", now, f"worker {runner.number}"))
         submit = job.submit
         order = wire.Job(
@@ -195,6 +203,7 @@ class Placement:
             base=submit.base,
             queued_s=now - job.since,
             may_park=True,
+            may_overlap=True,
             tune=submit.tune,
             offer=offer,
         )

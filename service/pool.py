@@ -36,6 +36,7 @@ from precompiled.service.events import (
     StopWorker,
     WorkerDone,
     WorkerGone,
+    WorkerLowered,
     WorkerReady,
 )
 from precompiled.service.gpus import DeviceError, Devices
@@ -60,7 +61,8 @@ GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel 
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
-STACK = b"Stack (most recent call first)"  # the heading that faulthandler writes
+# The headings of faulthandler: of the thread that got the signal, and of another thread
+STACK, OTHER_STACK = b"Current thread ", b"Thread 0x"
 MEMORY_CHECK_S = 1.0  # seconds between two measurements of one worker's memory
 
 
@@ -122,7 +124,8 @@ class Pool:
         process = self._processes.get(order.worker)
         if process is None or process.ending is not None:
             return  # it died in this round; the scheduler gets its WorkerGone
-        process.job, process.job_since = order.job.key, self._clock()
+        process.jobs = [*process.jobs, order.job.key]
+        process.job_since = self._clock()
         process.memory_checked = 0.0
         self._yield(process, order.yields_until)
         try:
@@ -177,7 +180,7 @@ class Pool:
         times += [
             max(AUTOGROUP_RETRY_S, p.yields_until - now) for p in self._processes.values() if p.yields_until is not None
         ]
-        times += [MEMORY_CHECK_S for p in self._processes.values() if p.job or p.pidfd < 0]
+        times += [MEMORY_CHECK_S for p in self._processes.values() if p.jobs or p.pidfd < 0]
         if self._events:
             times.append(0.0)
         if self._orphans or any(p.ending is not None for p in self._processes.values()):
@@ -219,7 +222,7 @@ class Pool:
     def _check_memory(self, now: float) -> None:
         """Measure the worker that was measured longest ago (one per turn: a tree may be large); enforce the limits."""
         there = [p for p in self._processes.values() if p.ending is None]
-        busy = [p for p in there if p.job or p.ready is None]
+        busy = [p for p in there if p.jobs or p.ready is None]
         process = min(there, key=lambda p: p.memory_checked, default=None)
         if process is None or now - process.memory_checked < MEMORY_CHECK_S:
             return
@@ -257,7 +260,7 @@ class Pool:
                 else "starting"
                 if process.ready is None
                 else "busy"
-                if process.job
+                if process.jobs
                 else "idle"
             )
             if now - process.memory_checked >= MEMORY_CHECK_S:  # a measurement is too expensive to do per request
@@ -273,8 +276,8 @@ class Pool:
                     rss_bytes=process.rss,
                     jobs_done=process.jobs_done,
                     uid=process.uid,
-                    job=process.job,
-                    job_s=now - process.job_since if process.job else 0.0,
+                    job=process.jobs[-1] if process.jobs else "",
+                    job_s=now - process.job_since if process.jobs else 0.0,
                 )
             )
         return found
@@ -336,11 +339,13 @@ class Pool:
                         message, python=plain(message.python), torch=plain(message.torch)
                     )
                     self._events.append(WorkerReady(process.number))
+                case wire.Lowered():
+                    self._events.append(WorkerLowered(process.number, message))
                 case wire.Finished():
-                    if not process.job:
+                    if not process.jobs:
                         self._end(process, "protocol", "the worker finished a job that it did not have")
                         return
-                    process.job = ""
+                    process.jobs = process.jobs[1:]  # the scheduler checks the key
                     process.jobs_done += 1
                     shown = msgspec.structs.replace(
                         message, message=message.message[-MESSAGE_CHARS:], reason=plain(message.reason)
@@ -387,7 +392,7 @@ class Pool:
         """Report a killed worker gone if it has ended. Does not wait: a user can delay the end of a killed process."""
         assert process.ending is not None
         status = process.popen.poll()
-        unread = process.channel.left_unread() if process.job else True
+        unread = process.channel.left_unread() if process.jobs else True
         died = not process.ending[0]
         # The guardian holds the stream open until it ends, a moment later.
         if (status is None or (died and unread is None)) and self._clock() < process.gone_by:
@@ -414,8 +419,9 @@ class Pool:
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
         if reason == "timeout" and STACK in process.tail:
-            at = process.tail.rindex(STACK)
-            detail += "; " + bytes(process.tail[at : at + DETAIL_BYTES]).decode(errors="replace").strip()
+            # The main thread got the signal. Another thread may wait for the compilers.
+            for stack in (process.tail[process.tail.rindex(STACK) :], process.tail[process.tail.find(OTHER_STACK) :]):
+                detail += "; " + bytes(stack[:DETAIL_BYTES]).decode(errors="replace").strip()
         elif tail and process.reason == "" and reason not in ENDED_BY_US:
             detail += f"; its last output: {tail}"
         if self._lines.allows(process.uid):

@@ -16,6 +16,7 @@ A job::
 A worker::
 
     starting --ready--> idle --assign--> busy --done--> idle
+    busy --overlap--> busy                 (takes the next job while the C++ compilers run for its own one)
     starting, idle, busy --stop--> stopping --gone--> (removed);  "gone" is possible in every state: processes die
 
 A courier has the same states as a worker.
@@ -52,6 +53,7 @@ from precompiled.service.events import (
     Tick,
     WorkerDone,
     WorkerGone,
+    WorkerLowered,
     WorkerReady,
 )
 from precompiled.service.flights import Flights
@@ -127,10 +129,14 @@ class Scheduler:
             case Expected():
                 if not (self.stopping or self.jobs):  # a job may need the free slot
                     self._placement.start_ahead(event, now, out)
-            case WorkerReady() | WorkerDone() | WorkerGone() if courier := self.couriers.get(event.worker):
+            case WorkerReady() | WorkerLowered() | WorkerDone() | WorkerGone() if courier := self.couriers.get(
+                event.worker
+            ):
                 self._of_courier(courier, event, now, out)
             case WorkerReady(number):
                 self._ready(number, now, out)
+            case WorkerLowered(number, lowered):
+                self._lowered(number, lowered, now, out)
             case WorkerDone(number, finished):
                 self._done(number, finished, now, out)
             case WorkerGone():
@@ -214,7 +220,11 @@ class Scheduler:
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
     def _of_courier(
-        self, courier: Courier, event: WorkerReady | WorkerDone | WorkerGone, now: float, out: list[Instruction]
+        self,
+        courier: Courier,
+        event: WorkerReady | WorkerLowered | WorkerDone | WorkerGone,
+        now: float,
+        out: list[Instruction],
     ) -> None:
         job = courier.job
         match event:
@@ -227,6 +237,11 @@ class Scheduler:
                 return
             case WorkerReady():
                 courier.move("ready", now)
+            case WorkerLowered():
+                out.append(courier.kill("protocol", now))  # it compiles nothing
+                if job is not None:
+                    courier.drop(job)
+                    self._outcomes.keep(job, now, COURIER_S, "protocol", out)
             case WorkerDone(_, finished):
                 job = self._take_back(courier, finished, now, out)
                 if job is None:
@@ -245,6 +260,17 @@ class Scheduler:
         self._start_failures.succeeded(worker.seat)
         self._assign_jobs(now, out)
 
+    def _lowered(self, number: int, lowered: wire.Lowered, now: float, out: list[Instruction]) -> None:
+        worker = self.workers.get(number)
+        if worker is None or worker.state == "stopping":
+            return
+        job = worker.job
+        if job is None or (lowered.id, lowered.key) != (job.submit.id, job.submit.key):
+            out.append(worker.kill("protocol", now))
+            return
+        worker.is_lowered = True
+        self._assign_jobs(now, out)
+
     def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
@@ -257,22 +283,21 @@ class Scheduler:
             if job.priority is not Priority.IDLE:
                 self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
             lost = finished.reason == DEVICE_LOST  # permanently: the worker's next job would fail as well
-            if lost or worker.jobs_done >= self.limits.jobs_per_worker:
+            if worker.state == "idle" and (lost or worker.jobs_done >= self.limits.jobs_per_worker):
                 self._placement.retire(worker, DEVICE_LOST if lost else "recycled", now, out)
         self._assign_jobs(now, out)
 
     def _take_back(
         self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]
     ) -> ScheduledJob | None:
-        """The job that a process reports as done. If the process had no such job, kill the process and return None."""
-        job = runner.job
+        """The job that a process reports as done. If that is not its first job, kill the process and return None."""
+        job = next(iter(runner.jobs), None)
         known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
         if job is None or not known or finished.outcome not in runner.outcomes:
             # A worker runs its user's code, so this is bad input and not a bug in precompiled.
             out.append(runner.kill("protocol", now))
             return None
-        runner.move("done", now)
-        runner.job = None
+        runner.give_back(job, now)
         return job
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
@@ -281,8 +306,9 @@ class Scheduler:
             return
         reason = worker.stop_reason or event.reason
         why = _why(worker, event)
-        if worker.job is not None:
-            self._outcomes.lost(worker.job, reason, why, now, out, event.unread)
+        if worker.jobs:
+            for job in worker.jobs:
+                self._outcomes.lost(job, reason, why, now, out, event.unread and job is worker.job)
         elif reason == "host-full" and self._start_failures.pauses(now):
             pass  # the host was full, so the seat has not failed
         elif not worker.was_ready and reason != "displaced":
@@ -318,9 +344,12 @@ class Scheduler:
             self._queue.remove(job)
         else:
             runner = self._runner_of(job)
-            runner.job = None
+            runner.drop(job)
             if runner.state == "busy":  # otherwise it is being ended already (timeout, memory)
                 out.append(runner.kill("cancelled", now))
+                for other in runner.jobs:
+                    runner.drop(other)
+                    self._outcomes.interrupted(other, now, out)
         out.append(job.move("cancel", now))
         self._flights.end(job, out, reply)
 
@@ -369,7 +398,7 @@ class Scheduler:
             if job.state == "queued":
                 self._queue.remove(job)
             else:
-                self._runner_of(job).job = None
+                self._runner_of(job).drop(job)
             out.append(job.move("shut-down", now))
             self._flights.end(job, out, STOPPING)
         for runner in self._runners():

@@ -71,7 +71,7 @@ def claims(queue: JobQueue, workers: Mapping[int, Worker], limits: Limits, now: 
 
 
 def _may_run(worker: Worker, limits: Limits) -> float:
-    doublings = min(worker.job.displaced, MAX_DOUBLINGS) if worker.job is not None else 0
+    doublings = min(max((job.displaced for job in worker.jobs), default=0), MAX_DOUBLINGS)
     return limits.share_run_s * 2**doublings
 
 

@@ -2,7 +2,8 @@
 
 ::
 
-    main thread      Ready, then for each Job: precompiled.compiler.run_job -> Finished
+    main thread      Ready, then for each Job: precompiled.compiler.steps -> Lowered or Finished
+    build thread     runs the rest of a lowered job: waits for the C++ compilers -> Finished
     control thread   reads the control stream. The stream's end means that the daemon has died: kill the whole group
     guardian         a process forked before the heavy imports; it also kills the group when the stream ends. It does
                      not need the worker's GIL, and survives if worker and daemon die together
@@ -24,7 +25,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,12 +38,29 @@ LOOK_S = 1.0  # between two checks for the end of the stream during a job; the g
 MESSAGE_CHARS = 20_000  # limit for a traceback; the message must stay far below wire.MAX_MESSAGE_BYTES
 
 
+Steps = Generator[None, None, wire.Finished]  # a job, which pauses once only C++ compilers run for it
+
+
 class Compiler(Protocol):
-    """The interface of precompiled.compiler, of parts.COURIER (offers jobs to a farm), and of test doubles."""
+    """The interface of precompiled.compiler and of test doubles."""
 
     def warm_up(self) -> None: ...
 
-    def run_job(self, job: wire.Job) -> wire.Finished: ...
+    def steps(self, job: wire.Job) -> Steps: ...
+
+
+class _Courier:
+    """Offers jobs to a farm (parts.COURIER)."""
+
+    def __init__(self) -> None:
+        from precompiled import parts
+
+        self._courier = parts.COURIER.require()
+        self.warm_up = self._courier.warm_up
+
+    def steps(self, job: wire.Job) -> Steps:
+        return self._courier.run_job(job)
+        yield
 
 
 def _kill_group() -> None:
@@ -143,15 +161,43 @@ def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage], id
     _kill_group()
 
 
-def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
-    """Call ``run_job``. An exception of user code fails the job and never ends the worker."""
+def _advance(steps: Steps, job: wire.Job) -> wire.Finished | None:
+    """Run a job until its pause (None) or its end. An exception of user code fails the job, and ends no worker."""
     try:
-        return compiler.run_job(job)
+        next(steps)
+        return None
+    except StopIteration as end:
+        return end.value
     except (Exception, SystemExit):  # noqa: BLE001 - custom ops and backends raise anything
         import traceback
 
         text = traceback.format_exc()[-MESSAGE_CHARS:]
         return wire.Finished(job.id, job.key, "failed", 0.0, reason="worker-error", message=text)
+
+
+class _Builds:
+    """Runs the rests of lowered jobs in a thread, one after the other."""
+
+    def __init__(self, send: Callable[[wire.WorkerMessage], None]) -> None:
+        self._send = send
+        self._rests: queue.Queue[tuple[Steps, wire.Job]] = queue.Queue()
+        self.wait = self._rests.join
+        threading.Thread(target=self._run, name="build", daemon=True).start()
+
+    def add(self, steps: Steps, job: wire.Job) -> None:
+        self._rests.put((steps, job))
+
+    def _run(self) -> None:
+        while True:
+            steps, job = self._rests.get()
+            while (finished := _advance(steps, job)) is None:
+                pass
+            try:
+                self._send(finished)
+            except OSError as error:
+                _say(f"{error}")  # the control thread ends this process
+            del steps, job, finished  # free the graph's bytes
+            self._rests.task_done()
 
 
 def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] | None = None) -> None:
@@ -167,14 +213,27 @@ def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] |
         torch=str(getattr(torch, "__version__", "")),
         version=VERSION,
     )
-    sock.sendall(wire.frame(ready))
+    sending = threading.Lock()
+
+    def send(message: wire.WorkerMessage) -> None:
+        with sending:
+            sock.sendall(wire.frame(message))
+
+    send(ready)
+    builds = _Builds(send)
     while True:
         idle.release()
         job = inbox.get()
         assert isinstance(job, wire.Job)
-        finished = _run(compiler, job)
-        sock.sendall(wire.frame(finished))
-        del job, finished  # free the graph's bytes while waiting for the next job
+        steps = compiler.steps(job)
+        finished = _advance(steps, job)
+        if finished is None:
+            send(wire.Lowered(job.id, job.key))
+            builds.add(steps, job)
+        else:
+            builds.wait()  # jobs end in the order in which they began
+            send(finished)
+        del steps, job, finished  # free the graph's bytes while waiting for the next job
 
 
 def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
@@ -185,7 +244,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     parser.add_argument("--courier", action="store_true", help="offer jobs to the user's farm, compile none")
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
-    faulthandler.register(signal.SIGQUIT, all_threads=False)  # the pool sends it when the time is up
+    faulthandler.register(signal.SIGQUIT)  # the pool sends it when the time is up
     _guard(fd)  # in the normal scheduling class, so that the guardian runs at once when the daemon dies
     _interrupt_nobody()
     sock = socket.socket(fileno=fd)
@@ -193,9 +252,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     warm_up = None
     if compiler is None:
         if arguments.courier:
-            from precompiled import parts
-
-            compiler = parts.COURIER.require()
+            compiler = _Courier()
         else:
             from precompiled import compiler as real  # type: ignore[attr-defined, unused-ignore]
 

@@ -50,7 +50,7 @@ class WorkerProcess:
     ps: psutil.Process | None  # None if the worker has ended already, which the next check() notices
     tail: bytearray = field(default_factory=bytearray)
     ready: wire.Ready | None = None
-    job: str = ""
+    jobs: list[str] = field(default_factory=list)  # the keys of its jobs
     job_since: float = 0.0
     jobs_done: int = 0
     rss: int = 0

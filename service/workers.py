@@ -17,6 +17,7 @@ from precompiled import wire
 RUNNER_MOVES = {
     ("starting", "ready"): "idle",
     ("idle", "assign"): "busy",
+    ("busy", "overlap"): "busy",
     ("busy", "done"): "idle",
     ("starting", "stop"): "stopping",
     ("idle", "stop"): "stopping",
@@ -26,7 +27,7 @@ RUNNER_MOVES = {
 
 @dataclass(eq=False)
 class Runner:
-    """A process that takes one job at a time."""
+    """A process that runs jobs. A courier has one job at a time."""
 
     outcomes: ClassVar[frozenset[str]]  # the outcomes that it may report (wire.Finished)
 
@@ -39,8 +40,28 @@ class Runner:
     stop_reason: str = ""
     story: list[tuple[float, str]] = field(default_factory=list)
 
+    @property
+    def jobs(self) -> list[ScheduledJob]:
+        """Its jobs, in the order in which they must end."""
+        return [self.job] if self.job is not None else []
+
     def job_limit_s(self, limits: Limits) -> float:
         return limits.job_timeout_s
+
+    def take(self, job: ScheduledJob, now: float) -> None:
+        self.job = job
+        self.move("assign", now)
+
+    def give_back(self, job: ScheduledJob, now: float) -> None:
+        """End its first job."""
+        self.drop(job)
+        if not self.jobs:
+            self.move("done", now)
+
+    def drop(self, job: ScheduledJob) -> None:
+        """Forget a job, of a process that is being ended."""
+        assert job is self.job
+        self.job = None
 
     def move(self, trigger: str, now: float) -> None:
         """Follow an edge of the table. Raises SchedulerError if the table has no such edge."""
@@ -66,20 +87,64 @@ class Runner:
         """The time at which its start or its job times out."""
         if self.state == "starting":
             return self.since + limits.start_timeout_s
-        return self.since + self.job_limit_s(limits) if self.state == "busy" else math.inf
+        if self.state != "busy":
+            return math.inf
+        return min(job.started for job in self.jobs) + self.job_limit_s(limits)
 
 
 @dataclass(eq=False)
 class Worker(Runner):
-    """A process that compiles the jobs of one seat."""
+    """A process that compiles the jobs of one seat.
+
+    While C++ compilers build the kernels of a job, the worker can lower the next one. ``building`` is the earlier job
+    then, and ``job`` the later one.
+    """
 
     outcomes = frozenset({"published", "exists", "failed", "parked"})
 
     seat: Seat
     interpreter: wire.Interpreter
     _: KW_ONLY
+    building: ScheduledJob | None = None
+    is_lowered: bool = False  # whether only compilers run for ``job``
     jobs_done: int = 0
     makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker
+
+    @property
+    def jobs(self) -> list[ScheduledJob]:
+        return [job for job in (self.building, self.job) if job is not None]
+
+    def may_overlap(self, job: ScheduledJob, limits: Limits) -> bool:
+        """Whether it can take ``job`` while its own job's kernels are built.
+
+        A job whose worker has died is run alone, because the death of a worker counts against each of its jobs.
+        """
+        own = self.job
+        return (
+            own is not None
+            and self.state == "busy"
+            and self.is_lowered
+            and self.building is None
+            and self.seat == job.seat
+            and own.submit.store == job.submit.store
+            and job.priority <= own.priority < Priority.IDLE
+            and not (own.deaths or own.unread or job.deaths or job.unread)
+            and self.jobs_done + 1 < limits.jobs_per_worker
+        )
+
+    def take(self, job: ScheduledJob, now: float) -> None:
+        if self.job is None:
+            super().take(job, now)
+        else:
+            self.building, self.job = self.job, job
+            self.move("overlap", now)
+        self.is_lowered = False
+
+    def drop(self, job: ScheduledJob) -> None:
+        if job is self.building:
+            self.building = None
+        else:
+            super().drop(job)
 
     @property
     def is_under_way(self) -> bool:

@@ -85,6 +85,11 @@ class Fake:
                 path.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    def steps(self, job):
+        if json.loads(job.graph).get("lowered") and job.may_overlap:
+            yield
+        return self.run_job(job)
+
     def run_job(self, job):
         order = json.loads(job.graph)
         do = order["do"]

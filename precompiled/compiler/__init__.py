@@ -1,12 +1,13 @@
 """Runs jobs in a worker: compiles a graph or a Triton kernel, and publishes the result in the store.
 
-A worker runs many jobs, one at a time. After each job, the worker restores the state that the job changed.
+A worker runs many jobs. After each job, the worker restores the state that the job changed.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 from precompiled import parts, wire
@@ -14,10 +15,10 @@ from precompiled.compiler import failures, graph_jobs, kernel_jobs
 from precompiled.core.errors import StoreError
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store
-from precompiled.store.job_phases import JobRecord
+from precompiled.store.job_phases import WorkerRecord
 
 _ready = 0.0  # when this worker's imports ended, in seconds since the epoch
-_records: dict[Path, JobRecord] = {}  # one record for each store
+_records: dict[Path, WorkerRecord] = {}  # one record for each store
 
 
 def warm_up(store: Path | None = None) -> None:
@@ -52,16 +53,22 @@ def _prepare(store: Path) -> None:
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. A failure of the graph is published and returned, never raised.
+    """Compile and publish one job. A failure of the graph is published and returned, never raised."""
+    return graph_jobs.run_to_end(steps(job))
+
+
+def steps(job: wire.Job) -> Generator[None, None, wire.Finished]:
+    """Run a job as ``run_job`` does, with a pause before the wait for C++ compilers (graph_jobs.py).
 
     Records the job's phases and their times, for people to read (store/job_phases.py).
     """
     root = Path(job.store)
     if root not in _records:
-        _records[root] = JobRecord(root, _ready)
-    record = _records[root]
-    record.begin(job.id, job.key, job.name, job.attempt, job.queued_s)
-    module = kernel_jobs if kernel_jobs.is_kernel(job) else graph_jobs
-    finished = module.run_job(job, record)
+        _records[root] = WorkerRecord(root, _ready)
+    record = _records[root].begin(job.id, job.key, job.name, job.attempt, job.queued_s)
+    if kernel_jobs.is_kernel(job):
+        finished = kernel_jobs.run_job(job, record)
+    else:
+        finished = yield from graph_jobs.run_job(job, record)
     record.end(finished.outcome, finished.reason)
     return finished

@@ -1,4 +1,13 @@
-"""Compiles a graph and publishes an artifact, or a failure record with the reason."""
+"""Compiles a graph and publishes an artifact, or a failure record with the reason.
+
+::
+
+    the worker's thread   lower the graph ──pause──> lower the next graph
+    another thread                            └────> wait for the C++ compilers, publish
+
+A job is a generator, which pauses once only the C++ compilers still run for it. The worker may then begin the next job,
+and run the rest of the first one in another thread. All that concerns Inductor happens before the pause.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +15,14 @@ import math
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -20,6 +30,7 @@ from precompiled import parts, wire
 from precompiled.compiler import failures
 from precompiled.core.errors import OF_THE_PLACE, CompileFailed, PrecompiledError, StoreError, code_of
 from precompiled.graph import rank_graphs
+from precompiled.graph.key import components
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, rank_turns, scratch
 from precompiled.store.artifacts import Store
@@ -29,10 +40,18 @@ from precompiled.store.writing import full
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
     from precompiled.torch_internals.worker.compile_graph import CompileResult
 
 
-def run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
+Result = TypeVar("Result")
+
+# Held while torch has the settings of a job.
+_settings_lock = threading.Lock()
+
+
+def run_job(job: wire.Job, record: JobRecord) -> Generator[None, None, wire.Finished]:
+    """Run a job. Pauses at most once."""
     from precompiled.graph.job import split
 
     started = time.monotonic()
@@ -50,7 +69,7 @@ def run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
             with _turn(store.root, job.key) as among_hosts:
                 record.spent("remote", time.monotonic() - asked)
                 if not among_hosts.found:
-                    return _among_hosts(store, job, data, started, among_hosts, record)
+                    return (yield from _among_hosts(store, job, data, started, among_hosts, record))
             if is_there(store, job):
                 return wire.Finished(job.id, job.key, "exists", 0.0)  # another host has compiled it
         raise full(job.key)
@@ -63,9 +82,15 @@ def run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
             message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         ttl_s = failures.TTL_S if failures.is_of_the_host(error) else math.inf
         return failures.published(store, job, started, code_of(error, "compile-error"), message, ttl_s)
-    finally:
-        if "torch" in sys.modules:
-            sys.modules["torch"].compiler.reset()  # also removes what a failed compile left behind
+
+
+def run_to_end(steps: Generator[None, None, Result]) -> Result:
+    """Run a job, or a part of it, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 class _OnlyHost:
@@ -87,7 +112,7 @@ def _turn(root: Path, key: str) -> AbstractContextManager[parts.TurnProtocol]:
 
 def _among_hosts(
     store: Store, job: wire.Job, data: bytes, started: float, among_hosts: parts.TurnProtocol, record: JobRecord
-) -> wire.Finished:
+) -> Generator[None, None, wire.Finished]:
     """Compile and publish a graph that no other host has compiled. If another host compiles the graph now, park the
     job.
     """
@@ -100,7 +125,8 @@ def _among_hosts(
             if turn is not None and turn.waited and is_there(store, job):
                 # Another worker compiled the graph, for a rank at another position in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
-            payload, others = _compile(job, data, turn.end if turn is not None else lambda: None, record)
+            on_rank_read = turn.end if turn is not None else lambda: None
+            payload, others = yield from _compile(job, data, on_rank_read, record)
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)
@@ -152,8 +178,6 @@ def say(reason: str) -> None:
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> int | None:
     """Publish the artifact under the key of another position in the meshes. Returns its slot, or None on failure."""
-    from precompiled.graph.key import components
-
     manifest = replace(payload.manifest, key=key, components=components(program))
     try:
         return store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)})).slot
@@ -164,7 +188,7 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 def _compile(
     job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
-) -> tuple[fmt.Payload, dict[str, bytes]]:
+) -> Generator[None, None, tuple[fmt.Payload, dict[str, bytes]]]:
     """Compile a job. Returns the artifact, and the other keys that it serves, each with its program.
 
     ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``.
@@ -177,22 +201,26 @@ def _compile(
     first_build.wait_unless_in(folder)
     cpp_builds.use(folder)
     vector_units.settled_unless(failures.is_of_the_host)
-    with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
-        return _compile_program(job, data, on_rank_read, record)
-
-
-def _compile_program(
-    job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
-) -> tuple[fmt.Payload, dict[str, bytes]]:
-    """Compile a job, with torch set up for the job's store."""
     # The time excludes the waits for the remote and for the turn, because clients show it as saved.
     started = time.monotonic()
-    import torch
+    try:
+        with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
+            program, result = _lower(job, data, on_rank_read, record)
+    finally:
+        sys.modules["torch"].compiler.reset()  # also removes what a failed compile left behind
+    if job.may_overlap and result.kernels.is_building:
+        yield
+    return _payload(job, program, result, record, started)
 
-    from precompiled.graph import capture, environment, key, weights
-    from precompiled.torch_internals.graph import ambient_modes, compiler_config, graph_codec, process_groups
+
+def _lower(
+    job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
+) -> tuple[ProgramData, CompileResult]:
+    """Compile a job as far as Inductor's Python goes, with torch set up for the job's store."""
+    from precompiled.graph import capture, environment, weights
+    from precompiled.torch_internals.graph import graph_codec
     from precompiled.torch_internals.user_code import custom_ops
-    from precompiled.torch_internals.worker import compile_phases, gpu_memory
+    from precompiled.torch_internals.worker import gpu_memory
     from precompiled.torch_internals.worker.compile_graph import compile_graph
 
     if job.device != "cpu":
@@ -201,7 +229,7 @@ def _compile_program(
     uses_cpu = "cpu" in program["environment"]
     here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", uses_cpu=uses_cpu, of_a_worker=True)
     _check_environment(program["environment"], here)
-    graph, inputs, settings = program["graph"], program["inputs"], program["configs"]
+    graph, inputs = program["graph"], program["inputs"]
     try:
         with environment.unchanged():
             custom_ops.load(capture.modules(program))
@@ -212,20 +240,39 @@ def _compile_program(
             f"the graph does not decode: {missing or f'{type(error).__name__}: {error}'}", code="undecodable-graph"
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
-    components = key.components(job.graph)
-    find_kernels = KernelFiles(Store(Path(job.store)), components).with_kernels
+    find_kernels = KernelFiles(Store(Path(job.store)), components(job.graph)).with_kernels
+    with _settings(job, program, record):
+        return program, compile_graph(
+            module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record, find_kernels
+        )
+
+
+@contextmanager
+def _settings(job: wire.Job, program: ProgramData, record: JobRecord) -> Iterator[None]:
+    from precompiled.torch_internals.graph import ambient_modes, compiler_config, process_groups
+    from precompiled.torch_internals.worker import compile_phases
+
     with (
+        _settings_lock,
         compile_phases.noted(record),
         ambient_modes.process_wide(program["modes"]),
         ambient_modes.thread_local(program["modes"]),
-        compiler_config.applied(settings, job.compile_threads),
+        compiler_config.applied(program["configs"], job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
-        result: CompileResult = compile_graph(
-            module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record, find_kernels
-        )
-    native = result.native
-    if native.files and not uses_cpu:
+        yield
+
+
+def _payload(
+    job: wire.Job, program: ProgramData, result: CompileResult, record: JobRecord, started: float
+) -> tuple[fmt.Payload, dict[str, bytes]]:
+    """Wait for the C++ compilers. Returns the same as ``_compile``. ``started``: when the compile began (monotonic)."""
+    import torch
+
+    from precompiled.graph import environment
+
+    native = result.kernels.native(lambda: _settings(job, program, record))
+    if native.files and "cpu" not in program["environment"]:
         # The code is valid only for this CPU and compiler, but the key of a graph on a GPU contains neither. So hosts
         # with a different CPU or compiler would load the code.
         raise CompileFailed(
@@ -234,7 +281,7 @@ def _compile_program(
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
-        components=components,
+        components=components(job.graph),
         environment={
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),

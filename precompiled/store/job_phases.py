@@ -22,6 +22,7 @@ import logging
 import math
 import os
 import statistics
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -40,6 +41,7 @@ log = logging.getLogger("precompiled")
 
 JOBS = "jobs"
 KEPT = 64
+AT_ONCE = 2  # the most jobs of a worker at the same time; they end in the order in which they began
 MAX_SPANS = 80  # the longest spans of a job are kept, so that the file has room for all jobs of its worker
 SHORT_S = 0.001  # seconds; shorter spans are not kept
 ESTIMATED_BY = 5  # the number of jobs in an estimate
@@ -141,27 +143,25 @@ def waits(job: RecordedJob, worker: RecordedWorker, since: float) -> tuple[float
     return start_s, max(0.0, job.began - began - start_s)
 
 
-class JobRecord:
-    """The record of this process, a worker, for one store. Raises no errors, because no compile depends on it."""
+class WorkerRecord:
+    """The record of this process, a worker, for one store. Thread-safe. Raises no errors, because no compile depends on
+    it.
+    """
 
     def __init__(self, root: Path, ready: float) -> None:
         self._root, self._ready = root, ready
+        self._lock = threading.Lock()
         self._lines: lines.AppendedFile | None = None
-        self._job = ""
-        self._phases: set[str] = set()
-        self._share = -1  # the share of built kernels, in percent, in the last line about kernels
-        self.spans: list[Span] = []  # spans of the current job
 
-    def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
+    def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> JobRecord:
         now = time.time()
-        self._job, self._phases, self.spans = id, set(), []
         try:
             if self._lines is None or not self._lines.file.exists():  # the store was cleared
                 self._lines = self._open()
         except OSError as error:
             self._lines = None
             log.info("this worker's jobs are not kept: %s", error)
-        self._write(
+        self.write(
             {
                 "job": id,
                 "key": key,
@@ -171,6 +171,7 @@ class JobRecord:
                 "began": now,
             }
         )
+        return JobRecord(self, id)
 
     def _open(self) -> lines.AppendedFile:
         parent = lines.folder(self._root, JOBS)
@@ -180,19 +181,39 @@ class JobRecord:
         found.append({"pid": os.getpid(), "started": started, "launched": process_start(), "ready": self._ready})
         return found
 
+    def write(self, line: dict[str, object]) -> None:
+        with self._lock:
+            if self._lines is None:
+                return
+            try:
+                self._lines.append(line)
+            except OSError as error:
+                self._lines = None
+                log.info("this worker's jobs are not kept: %s", error)
+
+
+class JobRecord:
+    """The record of one job."""
+
+    def __init__(self, worker: WorkerRecord, id: str) -> None:
+        self._worker, self._job = worker, id
+        self._phases: set[str] = set()
+        self._share = -1  # the share of built kernels, in percent, in the last line about kernels
+        self.spans: list[Span] = []
+
     def phase(self, name: str) -> None:
         """Record that the job has entered this phase. A phase is recorded once."""
         if name not in self._phases:
             self._phases.add(name)
             self._share = -1
-            self._write({"job": self._job, "phase": name, "at": time.time()})
+            self._worker.write({"job": self._job, "phase": name, "at": time.time()})
 
     def kernels(self, built: int, of: int) -> None:
         """Record how many of the job's kernels are built, once per percent."""
         share = built * 100 // of
         if share != self._share:
             self._share = share
-            self._write({"job": self._job, "kernels": (built, of)})
+            self._worker.write({"job": self._job, "kernels": (built, of)})
 
     def spent(self, what: str, seconds: float) -> None:
         """Record that this thread has just spent ``seconds`` on ``what`` for the job."""
@@ -201,7 +222,7 @@ class JobRecord:
     def end(self, outcome: str, reason: str) -> None:
         long = [span for span in self.spans if span.seconds >= SHORT_S]
         kept = sorted(long, key=lambda span: -span.seconds)[:MAX_SPANS]
-        self._write(
+        self._worker.write(
             {
                 "job": self._job,
                 "ended": time.time(),
@@ -213,15 +234,6 @@ class JobRecord:
                 ],
             }
         )
-
-    def _write(self, line: dict[str, object]) -> None:
-        if self._lines is None:
-            return
-        try:
-            self._lines.append(line)
-        except OSError as error:
-            self._lines = None
-            log.info("this worker's jobs are not kept: %s", error)
 
 
 def under_way(root: Path) -> list[UnderWay]:
@@ -235,24 +247,22 @@ def under_way(root: Path) -> list[UnderWay]:
         took.setdefault(job.name, []).append(job.ended - job.began)
     found = []
     for worker in known:
-        now = worker.jobs[-1] if worker.jobs else None
-        if now is None or now.ended or not worker.is_alive:
-            continue
-        phase, at = now.phases[-1] if now.phases else ("", now.began)
-        last = took.get(now.name, [])[-ESTIMATED_BY:]
-        found.append(
-            UnderWay(
-                worker.pid,
-                now.id,
-                now.key,
-                now.name,
-                now.began,
-                phase,
-                at,
-                statistics.median(last) if last else None,
-                now.kernels.get(phase, (0, 0)),
+        for now in [job for job in worker.jobs[-AT_ONCE:] if not job.ended and worker.is_alive]:
+            phase, at = now.phases[-1] if now.phases else ("", now.began)
+            last = took.get(now.name, [])[-ESTIMATED_BY:]
+            found.append(
+                UnderWay(
+                    worker.pid,
+                    now.id,
+                    now.key,
+                    now.name,
+                    now.began,
+                    phase,
+                    at,
+                    statistics.median(last) if last else None,
+                    now.kernels.get(phase, (0, 0)),
+                )
             )
-        )
     return found
 
 
@@ -277,23 +287,22 @@ def _workers(root: Path) -> Iterator[RecordedWorker]:
                 if path not in _read or _read[path][0] != version:
                     _read[path] = (version, _worker(lines.read(file, fd, shown=str(path))))
                 worker = _read[path][1]
-                last = worker.jobs[-1] if worker.jobs else None
-                if last is not None and not last.ended and not worker.is_alive:
-                    last.ended, last.outcome = max(last.began, found.st_mtime), LOST
+                for last in worker.jobs[-AT_ONCE:]:
+                    if not last.ended and not worker.is_alive:
+                        last.ended, last.outcome = max(last.began, found.st_mtime), LOST
                 yield worker
 
 
 def _worker(found: list[dict[str, object]]) -> RecordedWorker:
     worker = RecordedWorker(**found[0])  # type: ignore[arg-type]
-    job: RecordedJob | None = None
     for line in found[1:]:
         if "began" in line:
-            # A worker runs one job at a time. So the earlier job has ended, but the worker could not record its end.
-            if job is not None and not job.ended:
-                job.ended, job.outcome = max(job.began, line["began"]), LOST  # type: ignore[call-overload]
-            job = RecordedJob(id=line.pop("job"), **line)  # type: ignore[arg-type]
-            worker.jobs.append(job)
-        elif job is None or line["job"] != job.id:
+            # The job before the last one has ended, even if the worker could not record its end.
+            _end_before(worker.jobs[: 1 - AT_ONCE], line["began"])
+            worker.jobs.append(RecordedJob(id=line.pop("job"), **line))  # type: ignore[arg-type]
+            continue
+        job = next((job for job in worker.jobs[-AT_ONCE:] if job.id == line["job"]), None)
+        if job is None:
             continue
         elif "phase" in line:
             job.phases.append((str(line["phase"]), float(line["at"])))  # type: ignore[arg-type]
@@ -303,4 +312,11 @@ def _worker(found: list[dict[str, object]]) -> RecordedWorker:
         else:
             job.ended, job.outcome, job.reason = line["ended"], line["outcome"], line["reason"]  # type: ignore[assignment]
             job.spans = [Span(*span) for span in line["spans"]]  # type: ignore[attr-defined]
+            _end_before(worker.jobs[-AT_ONCE : worker.jobs.index(job)], line["ended"])
     return worker
+
+
+def _end_before(jobs: list[RecordedJob], at: Any) -> None:
+    for job in jobs:
+        if not job.ended:
+            job.ended, job.outcome = max(job.began, at), LOST

@@ -154,11 +154,12 @@ class _Trace:
 
     def worker(self, worker: RecordedWorker) -> None:
         pid = self._process(worker.pid, "worker", 1000)
-        self._say("thread_name", pid, worker.pid, name="jobs")
         if worker.ready > self._facts.began:
+            self._say("thread_name", pid, worker.pid, name="start")
             self._slice(pid, worker.pid, "starts", worker.launched, worker.ready, {})
-        for job in worker.jobs:
-            ended = job.ended or self._facts.now
+        times = [(job.began, job.ended or self._facts.now) for job in worker.jobs]
+        rows = self._rows(pid, "jobs", times, MAX_PID + 1000)  # a worker may begin a job before the last one ends
+        for job, (_, ended), row in zip(worker.jobs, times, rows, strict=True):
             args = {
                 "id": job.id,
                 "key": job.key[:12],
@@ -168,11 +169,12 @@ class _Trace:
                 "reason": job.reason,
                 "kernels": sum(built for built, _ in job.kernels.values()),
             }
-            slice = self._slice(pid, worker.pid, f"job {job.name}", job.began, ended, args)
+            slice = self._slice(pid, row, f"job {job.name}", job.began, ended, args)
             self._jobs[id(job)] = [slice]
             inside = [Span("job", job.began, ended - job.began, worker.pid), *job.spans]
             for span, (at, until) in list(zip(inside, nest_spans(inside), strict=True))[1:]:
-                self._slice(pid, span.thread, span.what, at, until, {"id": job.id, "seconds": span.seconds})
+                tid = row if span.thread == worker.pid else span.thread
+                self._slice(pid, tid, span.what, at, until, {"id": job.id, "seconds": span.seconds})
             for thread in {span.thread for span in job.spans} - {worker.pid}:
                 self._say("thread_name", pid, thread, name="compilers")
             for span in job.spans:

@@ -495,8 +495,7 @@ def test_a_graph_that_is_pending_at_the_end_has_a_cause(tmp_path: Path) -> None:
         miss["since"],
     )
     assert miss["since"] in CliRunner().invoke(_command(show)).output
-    record = job_phases.JobRecord(tmp_path, 0.0)
-    record.begin("p", "cc" * 32, "i [3/0]", 1, 0.0)
+    record = job_phases.WorkerRecord(tmp_path, 0.0).begin("p", "cc" * 32, "i [3/0]", 1, 0.0)
     record.phase("C++ compilers")
     (miss,) = shown.explain(settings, "run")[0]["misses"]
     said = r" needed the graph. A worker is compiling it \([\d.]+ \w+ so far, C\+\+ compilers\)\. A run after "

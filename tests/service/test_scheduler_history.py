@@ -21,6 +21,7 @@ from precompiled.service.events import (
     Tick,
     WorkerDone,
     WorkerGone,
+    WorkerLowered,
     WorkerReady,
 )
 from precompiled.service.scheduler import Scheduler
@@ -53,8 +54,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.now = 0.0
         self.number = 0
         self.starting: set[int] = set()
-        self.running: dict[int, wire.Job] = {}
-        self.flights: dict[int, tuple[int, str]] = {}
+        self.running: dict[int, list[wire.Job]] = {}  # the jobs of each worker, the one to end first
+        self.lowered: set[int] = set()
+        self.flights: dict[int, list[tuple[int, str]]] = {}  # of the workers that are not killed
         self.processes: set[int] = set()
         self.uid_of: dict[int, int] = {}
         self.doomed: set[int] = set()
@@ -69,11 +71,13 @@ class AnyHistory(RuleBasedStateMachine):
                     self.processes.add(worker)
                     self.uid_of[worker] = uid
                 case RunJob(worker, job):
-                    assert worker not in self.running and worker in self.processes and worker not in self.starting
+                    assert worker in self.processes and worker not in self.starting
+                    assert worker not in self.running or (worker in self.lowered and len(self.running[worker]) == 1)
                     flight = (self.uid_of[worker], job.key)
-                    assert flight not in self.flights.values(), "two running jobs have one key"
-                    self.running[worker] = job
-                    self.flights[worker] = flight
+                    assert all(flight not in known for known in self.flights.values()), "two running jobs have one key"
+                    self.running.setdefault(worker, []).append(job)
+                    self.flights.setdefault(worker, []).append(flight)
+                    self.lowered.discard(worker)
                 case StopWorker(worker) | KillWorker(worker):
                     assert worker in self.processes
                     self.doomed.add(worker)
@@ -138,10 +142,24 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed", "parked", "kept"]))
     def finish(self, data: st.DataObject, outcome: Any) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.running)))
-        job = self.running.pop(worker)
-        self.flights.pop(worker, None)  # may be absent: the worker may have sent its outcome before it was killed
+        self._done(data.draw(st.sampled_from(sorted(self.running))), outcome)
+
+    def _done(self, worker: int, outcome: Any) -> None:
+        job = self.running[worker].pop(0)
+        if not self.running[worker]:
+            del self.running[worker]
+            self.lowered.discard(worker)
+        # The flights may be absent: the worker may have sent its outcome before it was killed.
+        self.flights[worker] = self.flights.pop(worker, [])[1:]
         self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, outcome, 1.0)))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def lower(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.running)))
+        job = self.running[worker][-1]
+        self.lowered.add(worker)
+        self.carry_out(WorkerLowered(worker, wire.Lowered(job.id, job.key)))
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data())
@@ -152,6 +170,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.processes.discard(worker)
         self.starting.discard(worker)
         self.doomed.discard(worker)
+        self.lowered.discard(worker)
         self.running.pop(worker, None)
         self.flights.pop(worker, None)
         self.carry_out(WorkerGone(worker, "died"))
@@ -171,9 +190,9 @@ class AnyHistory(RuleBasedStateMachine):
         couriers = list(scheduler.couriers)
         assert len({courier.post for courier in couriers}) == len(couriers)
         # If a worker dies or the farm rejects a job, the job is queued again even if the queue is full. The queue may
-        # therefore exceed its limit by one job per slot and one per courier. There are at most 6 couriers: 3 users with
-        # 2 interpreters each.
-        assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6
+        # therefore exceed its limit by two jobs per slot and one per courier. There are at most 6 couriers: 3 users
+        # with 2 interpreters each.
+        assert scheduler.queue_depth <= limits.max_queue + 2 * limits.slots + 6
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [worker for worker in scheduler.workers.values() if worker.is_under_way]
         assert sum(worker.is_idle_priority for worker in scheduler.workers.values()) <= limits.slots
@@ -198,9 +217,7 @@ class AnyHistory(RuleBasedStateMachine):
                 self.starting.discard(worker)
                 self.carry_out(WorkerReady(worker))
             for worker in sorted(self.running):
-                job = self.running.pop(worker)
-                self.flights.pop(worker, None)
-                self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
+                self._done(worker, "published")
             # Only parked jobs are left, so advance the clock to their next attempt.
             if not (self.doomed or self.starting or self.running):
                 self.now += self.scheduler.next_wake(self.now) or 0.0

@@ -102,7 +102,7 @@ def test_a_trace_has_phases_compilers_and_steps(seen: Seen) -> None:
     (job,) = slices(cold, "job ")
     inside = [event for event in slices(cold) if event["pid"] == job["pid"] and event is not job]
     names = {event["name"] for event in inside}
-    assert {"create_aot_dispatcher_function", "compile_file", "publish", "starts"} <= names
+    assert {"create_aot_dispatcher_function", "C++ compiler", "publish", "starts"} <= names
     assert job["args"]["outcome"] == "published"
     assert job["args"]["kernels"] == 1
     for document in seen.traces:
@@ -354,8 +354,8 @@ def test_special_characters_in_names_are_escaped_in_svg() -> None:
 
 def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    record = job_phases.JobRecord(tmp_path, 5.0)
-    record.begin("1", "ab" * 32, "f", 1, 2.5)
+    of_worker = job_phases.WorkerRecord(tmp_path, 5.0)
+    record = of_worker.begin("1", "ab" * 32, "f", 1, 2.5)
     record.phase("AOTAutograd")
     record.phase("AOTAutograd")
     (worker,) = job_phases.workers(tmp_path)
@@ -364,9 +364,27 @@ def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     assert job.began - job.queued == pytest.approx(2.5) and [name for name, _ in job.phases] == ["AOTAutograd"]
     record.spans += [Span("long", 1.0, 2.0, 3), Span("short", 1.0, 1e-5, 3)]
     record.end("published", "")
-    record.begin("2", "cd" * 32, "g", 1, 0.0)
+    of_worker.begin("2", "cd" * 32, "g", 1, 0.0)
     first, second = job_phases.workers(tmp_path)[0].jobs
     assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
+
+
+def test_a_worker_has_two_jobs_at_most_and_ends_the_earlier_one_first(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    of_worker = job_phases.WorkerRecord(tmp_path, 5.0)
+    first, second = (of_worker.begin(id, "ab" * 32, "f", 1, 0.0) for id in "12")
+    first.phase("C++ compilers")
+    second.phase("AOTAutograd")
+    first.kernels(1, 2)
+    found = {job.id: job for job in job_phases.under_way(tmp_path)}
+    assert [found[id].phase for id in "12"] == ["C++ compilers", "AOTAutograd"]
+    assert found["1"].kernels == (1, 2) and found["2"].kernels == (0, 0)
+    second.end("published", "")
+    jobs = job_phases.workers(tmp_path)[0].jobs
+    assert [job.outcome for job in jobs] == [job_phases.LOST, "published"], "the first job's end was not recorded"
+    for id in "345":
+        of_worker.begin(id, "ab" * 32, "f", 1, 0.0)
+    assert [job.id for job in job_phases.under_way(tmp_path)] == ["4", "5"]
 
 
 def test_second_read_parses_only_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,8 +392,8 @@ def test_second_read_parses_only_changed_files(tmp_path: Path, monkeypatch: pyte
     read: list[str] = []
     reading = lines.read
     monkeypatch.setattr(lines, "read", lambda name, fd, shown: (read.append(name), reading(name, fd, shown=shown))[1])
-    record = job_phases.JobRecord(tmp_path, 0.0)
-    record.begin("1", "ab" * 32, "f", 1, 0.0)
+    of_worker = job_phases.WorkerRecord(tmp_path, 0.0)
+    record = of_worker.begin("1", "ab" * 32, "f", 1, 0.0)
     assert [job.id for job in job_phases.workers(tmp_path)[0].jobs] == [
         job.id for job in job_phases.workers(tmp_path)[0].jobs
     ]
@@ -391,14 +409,14 @@ def test_second_read_parses_only_changed_files(tmp_path: Path, monkeypatch: pyte
     (file,) = (tmp_path / job_phases.JOBS).iterdir()
     assert file.read_text().count('"kernels"') == 101, "each hundredth"
     record.end("published", "")
-    record.begin("2", "cd" * 32, "f", 1, 0.0)
+    of_worker.begin("2", "cd" * 32, "f", 1, 0.0)
     (job,) = job_phases.under_way(tmp_path)
     assert job.id == "2" and job.estimate_s is not None and job.said().startswith(" of about ")
 
 
 def test_worker_starts_a_new_file_after_the_store_was_cleared(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    record = job_phases.JobRecord(tmp_path, 0.0)
+    record = job_phases.WorkerRecord(tmp_path, 0.0)
     for id in ("1", "2"):
         record.begin(id, "ab" * 32, "f", 1, 0.0)
         assert [job.id for job in job_phases.workers(tmp_path)[0].jobs] == [id]
@@ -410,8 +428,7 @@ DIES = """\
 import sys
 from pathlib import Path
 from precompiled.store import job_phases
-record = job_phases.JobRecord(Path(sys.argv[1]), 0.0)
-record.begin("1", "ab" * 32, "f", 1, 0.0)
+record = job_phases.WorkerRecord(Path(sys.argv[1]), 0.0).begin("1", "ab" * 32, "f", 1, 0.0)
 record.phase("AOTAutograd")
 print("works", flush=True)
 sys.stdin.read()
@@ -447,7 +464,7 @@ def test_files_of_old_workers_are_removed_and_file_size_is_limited(
     folder = lines.folder(tmp_path, job_phases.JOBS)
     for number in range(job_phases.KEPT + 3):
         (folder / f"{number}-0.jsonl").touch()
-    record = job_phases.JobRecord(tmp_path, 0.0)
+    record = job_phases.WorkerRecord(tmp_path, 0.0)
     for number in range(100):
         record.begin(str(number), "ab" * 32, "f", 1, 0.0)
     assert len(list(folder.iterdir())) == job_phases.KEPT

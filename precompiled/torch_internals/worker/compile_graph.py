@@ -56,7 +56,7 @@ from precompiled.torch_internals.worker import (
     static_launchers,
     triton_files,
 )
-from precompiled.torch_internals.worker.kernel_units import Native
+from precompiled.torch_internals.worker.kernel_units import KernelCollector
 
 if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, InputsData, ProgramData
@@ -66,12 +66,13 @@ _ALIASED = "an input that the graph changes shares its memory with another input
 
 @dataclass(frozen=True)
 class CompileResult:
-    """The result of ``compile_graph``. ``bundle``: AOTAutograd's bundle, pickled. ``native``: the C++ kernels that it
-    calls.
+    """The result of ``compile_graph``.
+
+    ``bundle``: AOTAutograd's bundle, pickled. ``kernels``: builds the C++ kernels that the bundle calls.
     """
 
     bundle: bytes
-    native: Native
+    kernels: KernelCollector
     has_backward: bool
     guards: str
     any_place: bool  # whether the result is valid for every rank of the graph's meshes
@@ -100,6 +101,8 @@ def compile_graph(
 ) -> CompileResult:
     """Compile the forward, and the backward if an input requires a gradient. Raises torch's errors, or CompileFailed.
 
+    The C++ compilers may still run when this function returns (``CompileResult.kernels``).
+
     The caller has applied the program's modes and configuration.
 
     - ``weights``: the values of the last inputs, for freezing.
@@ -118,7 +121,7 @@ def compile_graph(
         dtensor_state.applied(inputs.get("dtensors")),
         tracing(context),
         _serializable(),
-        kernel_units.collected(progress.kernels, find_kernels) as collector,
+        kernel_units.collected(progress.kernels, find_kernels, progress.spans) as collector,
         frozen_weights.collected(weights),
         no_measurements.choices() as choices,
         libdevice.taken_back(),
@@ -146,10 +149,9 @@ def compile_graph(
         pickled = program_classes.dumps(bundle, classes)
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
+    collector.all_named()
     progress.phase("C++ compilers")
-    return CompileResult(
-        pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes, choices.undecided
-    )
+    return CompileResult(pickled, collector, bundle.compiled_bw is not None, guards, not asked.yes, choices.undecided)
 
 
 def _refuse_input_guards(context: TracingContext) -> None:

@@ -1,9 +1,9 @@
 """Reports a compile's progress in a worker: its current phase, the number of built kernels, and the time of each phase.
 
 For its own traces, torch records per thread when each of its phases starts and ends (``dynamo_timed``). A run of the
-C++ compiler is such a phase (``compile_file``). While torch waits for a graph's Triton kernels, it updates a progress
-bar (``_inductor.config.disable_progress``). This file replaces the progress bar to count the kernels. kernel_units.py
-counts C++ kernels.
+C++ compiler may outlast the lowering of its graph, so ``timed`` measures it instead. While torch waits for a graph's
+Triton kernels, it updates a progress bar (``_inductor.config.disable_progress``). This file replaces the progress bar
+to count the kernels. kernel_units.py counts C++ kernels.
 
 Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end},
 torch._inductor.async_compile.tqdm.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
@@ -21,7 +22,7 @@ from typing import Protocol
 import torch._dynamo.utils
 import torch._inductor.async_compile
 
-from precompiled.core.spans import Span
+from precompiled.core.spans import Span, span_until_now
 from precompiled.torch_internals.patches import Patches
 
 # maps torch's names of phases to the names that are shown
@@ -30,6 +31,21 @@ _PHASES = {
     "compile_fx.<locals>.fw_compiler_base": "Inductor: forward",
     "compile_fx.<locals>.bw_compiler": "Inductor: backward",
 }
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def timed(spans: list[Span]) -> Iterator[None]:
+    """Add a run of the C++ compiler to ``spans``. Torch's own measurement of it might be added to the next job's."""
+    began = time.monotonic()
+    _thread.is_timed = True
+    try:
+        yield
+    finally:
+        _thread.is_timed = False
+        spans.append(span_until_now("C++ compiler", time.monotonic() - began))
 
 
 class ProgressReceiver(Protocol):
@@ -102,6 +118,8 @@ def _span_noted(progress: ProgressReceiver, end: Callable[..., None]) -> Callabl
         self: object, event_name: str, time_ns: int, metadata: object, start_time_ns: int, *rest: object, **more: object
     ) -> None:
         end(self, event_name, time_ns, metadata, start_time_ns, *rest, **more)
+        if getattr(_thread, "is_timed", False):
+            return
         progress.spans.append(
             Span(event_name, start_time_ns / 1e9, (time_ns - start_time_ns) / 1e9, threading.get_native_id())
         )

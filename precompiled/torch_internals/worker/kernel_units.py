@@ -15,11 +15,12 @@ torch._inductor.cpp_builder.is_gcc, torch._inductor.runtime.cache_dir_utils.cach
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -33,6 +34,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact
+from precompiled.core.spans import Span
 from precompiled.store.kernel_files import KernelFile
 from precompiled.torch_internals.inductor.cpp_kernels import (
     handled,
@@ -41,6 +43,7 @@ from precompiled.torch_internals.inductor.cpp_kernels import (
     module_name,
     wrapper_name,
 )
+from precompiled.torch_internals.worker import compile_phases
 
 # Smaller units cost more compiler time than they save. Larger units take too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
@@ -176,10 +179,10 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
 class _Unit:
     """Kernels that are built together, in another thread if Inductor's configuration allows threads."""
 
-    def __init__(self, kernels: Sequence[_Kernel]) -> None:
+    def __init__(self, kernels: Sequence[_Kernel], spans: list[Span]) -> None:
         self.kernels = kernels
         threads = torch._inductor.config.compile_threads or 1
-        submit = AsyncCompile.submit if threads > 1 else None
+        submit = functools.partial(_submit, spans) if threads > 1 else None
         flags = _NO_LIMIT if len(kernels) > 1 and is_gcc() else ()
         self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit, extra_flags=flags)
 
@@ -188,16 +191,26 @@ class _Unit:
         return Path(self._built().path)
 
 
+def _submit(spans: list[Span], task: Callable[[], object]) -> object:
+    """Run ``task`` in a thread, and add the time that it needs to ``spans``."""
+
+    def run() -> object:
+        with compile_phases.timed(spans):
+            return task()
+
+    return AsyncCompile.submit(run)
+
+
 class _WrapperUnit:
     """A C++ wrapper that is built separately, in another thread, like the units of kernels."""
 
-    def __init__(self, wrapper: _Native, options: Mapping[str, object]) -> None:
+    def __init__(self, wrapper: _Native, options: Mapping[str, object], spans: list[Span]) -> None:
         self.kernels = [wrapper]
         threads = torch._inductor.config.compile_threads or 1
         init = f"PyInit_{_WrapperBuild.entry_function}"
         named = f"#define {init} PyInit_{module_name(wrapper.name)}\n{options['main_code']}"
         self._built = _WrapperBuild.load_pybinding_async(
-            **{**options, "main_code": named}, submit_fn=AsyncCompile.submit if threads > 1 else None
+            **{**options, "main_code": named}, submit_fn=functools.partial(_submit, spans) if threads > 1 else None
         )
 
     def path(self) -> Path:
@@ -216,9 +229,13 @@ class KernelCollector:
         self,
         on_progress: Callable[[int, int], None] = lambda built, of: None,
         find_kernels: FindKernels = lambda names: (),
+        spans: list[Span] | None = None,
     ) -> None:
-        """``on_progress`` gets the numbers of available kernels and of all kernels, after each unit."""
+        """``on_progress`` gets the numbers of available kernels and of all kernels, after each unit. ``spans`` gets the
+        times of the compilers.
+        """
         self._on_progress, self._find_kernels = on_progress, find_kernels
+        self._spans = spans if spans is not None else []
         for cache in (_Build.cache, _WrapperBuild.cache):
             cache.clear()  # so that a killed compiler's kernels are built again; finished kernels are found on disk
         self._kernels: dict[str, _Native] = {}
@@ -239,7 +256,7 @@ class KernelCollector:
         wrapper = _Native(self, wrapper_name(options))
         if wrapper.name not in self._kernels:
             self._kernels[wrapper.name] = wrapper
-            self._units.append(_WrapperUnit(wrapper, options))
+            self._units.append(_WrapperUnit(wrapper, options, self._spans))
         return self._kernels[wrapper.name]
 
     def all_named(self, compiler: AsyncCompile | None = None) -> None:
@@ -247,8 +264,9 @@ class KernelCollector:
         self._reuse({kernel.name for kernel in self._waiting} - self._files.keys())
         missing = [kernel for kernel in self._waiting if kernel.name not in self._files]
         joining = [kernel for kernel in missing if kernel.joins]
-        self._units += [_Unit([kernel]) for kernel in missing if not kernel.joins]
-        self._units += [_Unit(part) for part in divide_kernels(joining, torch._inductor.config.compile_threads or 1)]
+        self._units += [_Unit([kernel], self._spans) for kernel in missing if not kernel.joins]
+        threads = torch._inductor.config.compile_threads or 1
+        self._units += [_Unit(part, self._spans) for part in divide_kernels(joining, threads)]
         self._waiting = []
 
     def loaded(self, name: str) -> Callable[..., object]:
@@ -258,9 +276,18 @@ class KernelCollector:
         kernel: Callable[..., object] = load_kernel(name, path, digest)
         return kernel
 
-    def native(self) -> Native:
-        """All built kernels. Waits for the compilers. Raises their errors, or ImportError if a ``.so`` is unusable."""
-        self._build()
+    @property
+    def is_building(self) -> bool:
+        """Whether ``native`` would wait for compilers."""
+        return bool(self._units)
+
+    def native(self, in_settings: Callable[[], AbstractContextManager[object]] = nullcontext) -> Native:
+        """All built kernels. Waits for the compilers. Raises their errors, or ImportError if a ``.so`` is unusable.
+
+        ``in_settings``: a context with the settings of the compile. It is entered if kernels must be built again, and
+        needed if the caller has left the settings. Another graph may be lowered meanwhile.
+        """
+        self._build(in_settings)
         for name in self._kernels:
             try:
                 self.loaded(name)
@@ -292,7 +319,7 @@ class KernelCollector:
     def _report_progress(self) -> None:
         self._on_progress(len(self._kernels.keys() & self._files.keys()), len(self._kernels))
 
-    def _build(self) -> None:
+    def _build(self, in_settings: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         self.all_named()
         units, self._units = self._units, []
         if units:
@@ -307,7 +334,8 @@ class KernelCollector:
                 # The kernels may conflict, or the memory was full. So build the kernels one by one, as torch does.
                 said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
                 sys.stderr.write(f"{len(unit.kernels)} kernels are built separately: {said}\n")
-                units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
+                with in_settings():
+                    units = [*(_Unit([kernel], self._spans) for kernel in unit.kernels), *units]
                 continue
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             self._files |= {kernel.name: (path, digest) for kernel in unit.kernels}
@@ -327,8 +355,10 @@ def divide_kernels(kernels: Sequence[object], threads: int) -> Iterator[Sequence
 
 @contextmanager
 def collected(
-    on_progress: Callable[[int, int], None], find_kernels: FindKernels = lambda names: ()
+    on_progress: Callable[[int, int], None],
+    find_kernels: FindKernels = lambda names: (),
+    spans: list[Span] | None = None,
 ) -> Iterator[KernelCollector]:
-    collector = KernelCollector(on_progress, find_kernels)
+    collector = KernelCollector(on_progress, find_kernels, spans)
     with handled(collector):
         yield collector
