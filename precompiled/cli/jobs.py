@@ -10,11 +10,11 @@ from precompiled.cli import key_prefixes
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ANSWER_TIMEOUT_S, ask_daemon
 from precompiled.cli.output import SHOWN_DIGITS, Output
+from precompiled.cli.runs import awaited_graphs
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError, PrecompiledError
 from precompiled.core.words import format_list
 from precompiled.store.artifacts import Store
-from precompiled.store.run_records import runs, way
 
 
 @command("cancel", examples=["precompiled daemon cancel 3f9c0d1e"])
@@ -46,7 +46,9 @@ def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:
     from precompiled import wire
 
     status: wire.StatusReply = ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S)
-    keys = _whole(prefixes, _awaited(settings) | {worker.job for worker in status.workers})
+    keys = _whole(
+        prefixes, {graph["key"] for graph in awaited_graphs(settings)} | {worker.job for worker in status.workers}
+    )
     found: list[str] = ask_daemon(settings, wire.GiveUp(keys), ANSWER_TIMEOUT_S).keys
     return _some(found, prefixes, "no job is queued or running")
 
@@ -73,18 +75,6 @@ def retry(settings: Settings, prefixes: Sequence[str]) -> list[str]:
 def _whole(prefixes: Sequence[str], known: set[str]) -> list[str]:
     """Complete these prefixes to whole keys. An unknown prefix stays as it is, because the daemon may know its key."""
     return [key_prefixes.match(prefix, known) or prefix for prefix in prefixes]
-
-
-def _awaited(settings: Settings) -> set[str]:
-    """Keys of the pending graphs of running programs."""
-    return {
-        str(graph.get("key", ""))
-        for run in runs(settings.cache_dir)
-        for process in run.processes
-        if process.is_alive
-        for graph in process.graphs.values()
-        if way(graph) == "pending"
-    }
 
 
 def _some(found: list[str], prefixes: Sequence[str], none: str) -> list[str]:

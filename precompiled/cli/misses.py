@@ -14,7 +14,7 @@ from typing import Any
 
 from precompiled.cli import program_changes
 from precompiled.cli.nearest import NOT_SENT, Candidate, Explained, Kepts, named_sizes
-from precompiled.cli.outcomes import describe_record, describe_way, is_miss
+from precompiled.cli.outcomes import describe_reason, describe_record, describe_way, is_miss
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.cli.store import open_store
@@ -68,7 +68,7 @@ class Miss:
     became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
     remedy: str = ""  # what the user can do, if a failure record decided how the graph runs
-    since: str = ""  # why the graph is pending, or what happened to it after its process ended
+    since: str = ""  # why the graph is pending or not served, or what happened to it after its process ended
 
     @property
     def short(self) -> str:
@@ -188,6 +188,11 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
                 if kepts is None and graph.get("key"):
                     kepts = _kepts(settings)
                 causes = _causes(kepts, process, graph, context) if missed else []
+                since = describe_reason(graph)
+                if not since and became == "pending":
+                    since = _since(kepts, graph) or pending.explain(process, graph)
+                elif not since and missed and not causes:
+                    since = _describe_lack(kepts, process, graph)
                 by_name[name] = Miss(
                     graph.get("name", ""),
                     graph.get("key", ""),
@@ -196,11 +201,7 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
                     became=f"{NOT_SERVED.get(became, became)} because {record}" if record else describe_way(graph),
                     remedy=_remedy(graph) if record else "",
                     is_pending=became == "pending",
-                    since=_since(kepts, graph) or pending.explain(process, graph)
-                    if became == "pending"
-                    else _describe_lack(kepts, process, graph)
-                    if missed and not causes
-                    else "",
+                    since=since,
                 )
             if jobs is None and graph.get("source") == "swap":
                 jobs = JobIndex(workers(settings.cache_dir))
@@ -251,7 +252,7 @@ def _describe_lack(kepts: Kepts | None, process: RunProcess, graph: dict[str, An
 def _first_submits(run: Run) -> dict[str, float]:
     """Map each key that the run submitted to the time of the first submit. Graphs with one key share one job."""
     found: dict[str, float] = {}
-    for graph in (graph for process in run.processes for graph in process.graphs.values()):
+    for graph in run.graphs:
         for span in (span for span in spans_of(graph) if span.what == "submit"):
             key = graph.get("key", "")
             found[key] = min(span.began, found.get(key, span.began))
@@ -275,13 +276,13 @@ def _add(
 
 
 def _keys(run: Run) -> set[str]:
-    return {graph.get("key", "") for process in run.processes for graph in process.graphs.values()}
+    return {graph.get("key", "") for graph in run.graphs}
 
 
 def _loads(known: Iterable[Run]) -> dict[str, float]:
     """Map each key of these runs to the time at which the first of them loaded the artifact, or to infinity."""
     found: dict[str, float] = {}
-    for graph in (graph for run in known for process in run.processes for graph in process.graphs.values()):
+    for graph in (graph for run in known for graph in run.graphs):
         loads = [span.ended for span in spans_of(graph) if span.what == "load"]
         key = graph.get("key", "")
         found[key] = min([*loads, found.get(key, math.inf)])

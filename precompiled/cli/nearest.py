@@ -255,16 +255,8 @@ def _failures(store: Store) -> Iterator[Candidate]:
 
 def _not_sent(store: Store) -> Iterator[Candidate]:
     kept = run_records.programs(store.root)
-    names = (
-        {
-            graph.get("key"): graph.get("name", "")
-            for run in run_records.runs(store.root)
-            for process in run.processes
-            for graph in process.graphs.values()
-        }
-        if kept
-        else {}
-    )
+    known = run_records.runs(store.root) if kept else []
+    names = {graph.get("key"): graph.get("name", "") for run in known for graph in run.graphs}
     for whole, (created, run) in kept.items():
         yield Candidate(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
 

@@ -65,7 +65,7 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
 def graph_of(settings: Settings, prefix: str) -> str | None:
     """Return the recorded outcome of a graph that the store lacks, or None if no run recorded the graph."""
     for run in runs(settings.cache_dir):
-        for graph in (graph for process in run.processes for graph in process.graphs.values()):
+        for graph in run.graphs:
             if graph.get("key", "").startswith(prefix.lower()):
                 why = outcomes.describe_reason(graph) or "it is no longer there"
                 said = "pending" if way(graph) == "pending" else why
@@ -282,16 +282,16 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
-    graphs = [graph for process in run.processes for graph in process.graphs.values()]
-    end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
+    lasted = max(process.last_seen for process in run.processes) - run.since
+    end = "runs still" if run.is_alive else f"{human_seconds(lasted)} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.since)} ago, {end}")
     for line in (summary.sentence(), summary.seconds(), *(said if summary.graphs else ())):
         if line:
             click.echo(f"  {line}")
     if summary.edited:
         click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
-    _show_seconds(graphs, sum(map(run_records.saved_s, run.processes)))
-    _show_calls(graphs)
+    _show_seconds(run.graphs, sum(map(run_records.saved_s, run.processes)))
+    _show_calls(run.graphs)
     if summary.misses:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for miss in shortened(summary.misses, MAX_SHOWN):
@@ -359,16 +359,8 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     click.echo(f"{title}{ranks}" + (f": {miss.cost}" if miss.cost else ""))
     for cause in miss.causes:
         show_cause(cause, "  ")
-    graphs = (graph for process in run.processes for graph in process.graphs.values())
-    said = next((outcomes.describe_reason(graph) for graph in graphs if graph.get("reason") and _is(graph, miss)), "")
-    if said or miss.since:
-        click.echo(f"  {said or miss.since}")
-    if miss.remedy:
-        click.echo(f"  {miss.remedy}")
-
-
-def _is(graph: Mapping[str, object], miss: misses.Miss) -> bool:
-    return (graph.get("key", ""), graph.get("name", "")) == (miss.key, miss.name)
+    for text in filter(None, (miss.since, miss.remedy)):
+        click.echo(f"  {text}")
 
 
 def show_cause(cause: Cause, indent: str) -> None:
@@ -387,11 +379,3 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     for row, number in shortened(list(different.items()), MAX_SHOWN, indent="  "):
         times = f"{format_count(number, 'time')}  " if number > 1 else ""
         click.echo(f"  {times}{'  '.join(filter(None, row))}")
-
-
-def _lasted(run: Run) -> float:
-    ends = [
-        process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
-        for process in run.processes
-    ]
-    return max(ends) - run.since

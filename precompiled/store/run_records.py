@@ -114,6 +114,11 @@ class RunProcess:
         return self.launched or self.began
 
     @property
+    def last_seen(self) -> float:
+        """The time at which the process ended, or else last recorded a graph."""
+        return self.ended or max((graph["at"] for graph in self.graphs.values()), default=self.began)
+
+    @property
     def is_alive(self) -> bool:
         return not self.ended and start_of(self.pid) == self.started
 
@@ -124,6 +129,11 @@ class Run:
     # Ordered by rank, one process per rank (the last one, if the rank was restarted). The program's worker processes
     # come last.
     processes: list[RunProcess]
+
+    @property
+    def graphs(self) -> list[dict[str, Any]]:
+        """The graphs of all processes."""
+        return [graph for process in self.processes for graph in process.graphs.values()]
 
     @property
     def ranks(self) -> int:

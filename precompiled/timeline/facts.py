@@ -62,9 +62,7 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], 
 
 def end_of(process: RunProcess, now: float) -> float:
     """Return when a process ended or last wrote a record; ``now`` if it is running."""
-    if process.is_alive:
-        return now
-    return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
+    return now if process.is_alive else process.last_seen
 
 
 def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]:
