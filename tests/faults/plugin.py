@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="only what `make test` runs, and as often")
     parser.addoption("--nightly", action="store_true", help="an hour of soak, of evictions and of changed inputs")
     parser.addoption("--docs", action="store_true", help=f"write the rows of the kinds that ran into docs/{PAGE}")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Skips files without tests of faults, because their imports take longer than the short form's tests."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and "mark.fault(" not in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
