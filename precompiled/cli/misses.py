@@ -44,6 +44,7 @@ _NOUNS = {
     "input": "input",
     "edit": "edit",
     "way": "way",
+    "operation": "operation",
     "value": "value",
     "flag": "value",
     "guard": "value",

@@ -120,7 +120,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
 
 
 def may_follow_from_a_value(cause: Cause) -> bool:
-    return cause.kind in ("input", "model", "operations", "way")
+    return cause.kind in ("input", "model", "operation", "operations", "way")
 
 
 def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
@@ -129,7 +129,7 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
 
     Other causes stay.
     """
-    more = [cause.what for cause in found if cause.kind == "model"]
+    more = [cause.what for cause in found if cause.kind in ("model", "operations")]
     named = Cause("guard", f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
     return [*(cause for cause in found if not may_follow_from_a_value(cause)), named]
 
@@ -302,7 +302,7 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
         yield Cause("edit", f"edit at {line.short}", was, line.where if new else f"before the edit {line.where}")
     elif is_same_line and now is not None and now.code:
         if not _same_operator(before, after, place):
-            yield Cause("operations", f"other operation at {now.short}", operations, str(now))
+            yield Cause("operation", f"other operation at {now.short}", operations, str(now))
         else:
             kind = "flag" if _differ_in_flags(operations) else "value"
             yield Cause(kind, f"other value at {now.short}", operations, str(now))
@@ -331,7 +331,7 @@ def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterato
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)
         short = f"other operation at {line.short}" if line else "other operation"
-        yield Cause("operations", short, _operations(before, after, place), str(line or ""))
+        yield Cause("operation", short, _operations(before, after, place), str(line or ""))
 
 
 def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int]) -> str:

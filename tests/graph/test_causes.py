@@ -81,7 +81,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
         # attribute of the module. There is no number that the advice could turn into a tensor.
         (
             put(*NODES, 2, ["m", "sin", [{"n": 0}], []]),
-            "operations",
+            "operation",
             "other operation at model.py:12",
             "operator.mul(%0, 2) -> %0.sin()",
             "/home/me/model.py:12",
@@ -163,7 +163,7 @@ def test_difference_without_a_line_is_not_called_an_edit() -> None:
     constant = put(*NODES, 2, 2, 1, 3)
     one, other = (changed(everything(change, put("about", {}))) for change in (put("hints", [9]), constant))
     (found,) = causes.causes(one, other, difference.compare(one, other))
-    assert (found.kind, found.short, found.line) == ("operations", "other operation", "")
+    assert (found.kind, found.short, found.line) == ("operation", "other operation", "")
     assert found.what == "operator.mul(%0, 2) -> operator.mul(%0, 3)"
 
 
@@ -285,6 +285,8 @@ def test_a_size_is_not_the_cause_if_the_operations_differ() -> None:
     (found,) = causes.causes(before, after, difference.compare(before, after))
     assert (found.kind, found.short) == ("operations", "other operations") and "dynamic" not in found.advice
     assert found.what == "sin: 2 -> 0, tanh: 0 -> 2; also x: shape [8, 16] -> [12, 16]"
+    (value,) = causes.by_guard([found], "self.n", "2", "3", "")
+    assert value.what.startswith("2 -> 3; ") and value.what.endswith("also x: shape [8, 16] -> [12, 16]")
     same = _model(2, 12, "sin", main="api.py")
     (found,) = causes.causes(before, same, difference.compare(before, same))
     assert found.short == "new size" and "mark_dynamic" in found.advice
