@@ -1,8 +1,9 @@
 """Compiles twelve distinct graphs on a farm of one, two and three nodes, each with one place and one core of this
 machine.
 
-`make bench-farm` (`python -m benchmarks.farm`). The benchmark uses a real Ray cluster, and the farm and driver of the
-remote helper. No worker of this host compiles. Each node is warm: it has already compiled another graph.
+`make bench-farm` (`python -m benchmarks.farm`). The benchmark uses a real Ray cluster, and the helper's code for a
+farm: ``farm.Farm`` in this process, and its driver process (farm/driver.py). No worker of this host compiles. Each node
+is warm: it has already compiled another graph.
 
 The nodes use the machine's cores round robin. So with more nodes than cores, the result shows only the farm's cost.
 With ``--share 0.5``, each node has half a core to itself. The column "places in use" is the nodes' compile time,

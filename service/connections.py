@@ -1,10 +1,10 @@
 """The daemon's client connections, with per-user limits on their number, their memory and the daemon's time.
 
-The kernel identifies a peer at the accept (``SO_PEERCRED``), before the daemon reads a byte. All limits are per uid:
+The kernel identifies a peer at the accept (``SO_PEERCRED``), before the daemon reads a byte. The limits:
 
-- **Connections**: as many as the descriptors allow. When all descriptors are taken, the daemon closes a connection of
-  the user who has the most.
-- **Memory**: the bytes of incomplete messages and of unread replies.
+- **Connections** of all users: as many as the descriptors allow. When all descriptors are taken, the daemon closes a
+  connection of the user who has the most.
+- **Memory** of each user: the bytes of incomplete messages and of unread replies.
 - **Time**: each turn serves the users in rotation, each for a bounded time. The rest waits for the next turn. Preparing
   an accepted connection counts as its user's time. A user who opens connections faster than the daemon prepares them is
   denied the socket for a while, because the new connections of all users share one queue in the kernel.

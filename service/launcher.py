@@ -1,4 +1,4 @@
-"""Becomes a worker: ``python -I -S launcher.py --fd N ARGUMENTS``, with a JSON order in the file N.
+"""Becomes a worker: ``python -I -S launcher.py --fd N ARGUMENTS``, with a JSON order on file descriptor N.
 
 The worker's arguments are those of the order, followed by ARGUMENTS.
 

@@ -22,7 +22,7 @@ from precompiled.store.writing import StoreWriter
 
 
 class Store(StoreWriter):
-    """A user's store: the cache directory at ``root``. No directory is created before something is published.
+    """A user's store: the cache directory at ``root``. Opening a store creates no directory.
 
     ``base``: base stores (bases.py), searched in this order after the user's own store. ``on_problem`` is called with a
     sentence for each artifact or package of a base that is left out. Writes, removals and counts affect only the user's

@@ -94,7 +94,8 @@ class StoreWriter(StoreReader):
                 try:
                     os.rename(directory, target)  # fails if the slot is taken, because its directory is not empty
                 except OSError as error:
-                    # An eviction may have removed the artifact in the slot since the rename failed.
+                    # An eviction may have removed the artifact in the slot since the rename failed. So these errors
+                    # mean a taken slot, even if the target is gone.
                     if error.errno in (errno.ENOTEMPTY, errno.EEXIST) or os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:
                             return other

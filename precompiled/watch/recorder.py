@@ -1,8 +1,8 @@
 """Reports to the watcher each graph that a capture's process traces, and the sources that the process has read.
 
 The hook (in a recorded run) or entry.py starts the recorder before the user's modules are imported. Each message is one
-datagram with JSON, sent to a Unix socket in the daemon's runtime directory. An environment variable tells each process
-of the capture the socket's path::
+datagram with JSON, sent to a Unix socket in the daemon's runtime directory. Each process of the capture gets the
+socket's path in an environment variable. The messages::
 
     {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before its submit
     {"event": "files", "files": {path: digest}}      sources that were read; with each graph and at the end

@@ -1,4 +1,4 @@
-"""Tests that a graph without its nested regions computes the same."""
+"""Tests that a graph computes the same after its nested regions are inlined (nested_regions.py)."""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ class SkippedFrame:
 
 @dataclass
 class Attempt:
-    """One attempt to trace a frame: the code objects that it reached, its values in the globals, and its guards."""
+    """One attempt to trace a frame: the code objects that it reached, its guards, and the names that Dynamo added to
+    the globals (for modules, builtins, and functions' globals).
+    """
 
     code: list[types.CodeType]
     imports: dict[str, str]

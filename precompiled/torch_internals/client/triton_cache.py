@@ -69,7 +69,7 @@ class KernelLookupProtocol(Protocol):
         """Publish a kernel that this process has compiled."""
 
     def note(self, key: str, name: str, describe: Callable[[], dict[str, Any]]) -> None:
-        """Note that this process uses a kernel. ``describe``: returns its recipe (user_code/kernel_recipes.py), or
+        """Record that this process uses a kernel. ``describe``: returns its recipe (user_code/kernel_recipes.py), or
         raises Bypass.
         """
 

@@ -1,8 +1,9 @@
 """Determines what the operations of a graph do to their arguments: change them, return views of them, or keep them.
 
 An operator's schema shows these effects if the graph calls the operator by its overload (``aten.mul_.Tensor``). Graphs
-of ``make_fx`` and ``torch.export`` call overloads, and all graphs call the overloads of custom operators. For other
-operations, this file uses the naming rules of Python and torch.
+of ``make_fx`` and ``torch.export`` call overloads, and all graphs call the overloads of custom operators. This file
+judges other operations by their names (a trailing ``_``, or the lists below) and by their arguments ``inplace`` and
+``out``.
 
 This file reads alias_info and is_out of a schema's arguments and returns.
 

@@ -11,7 +11,7 @@ too.
 An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and inputs with such a symbol are not size inputs.
 The compiled code is valid for all values of an unbacked symbol, or asserts conditions at run time
 (runtime_assertions.py). An unbacked symbol is encoded as it was before any assertion, and without a range: the graph
-repeats the assertions, and the worker derives the range from them.
+contains the assertions, from which the worker derives the range.
 
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
 create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,

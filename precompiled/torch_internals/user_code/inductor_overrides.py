@@ -140,7 +140,9 @@ def _held(function: FunctionType) -> Iterator[object]:
 
 
 def _is_of_a_program(rule: object) -> bool:
-    """Whether a callable object has a class that comes neither from torch nor from Python."""
+    """Whether ``rule`` is callable, and its class (or ``rule`` itself, if it is a class) is in none of the modules of
+    torch and sympy, builtins and functools.
+    """
     kind = rule if isinstance(rule, type) else type(rule)
     module = kind.__module__
     return callable(rule) and module.partition(".")[0] not in ("torch", "builtins", "functools", "sympy")

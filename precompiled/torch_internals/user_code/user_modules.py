@@ -4,8 +4,8 @@ sources.
 - The sources of a user's module are its file, the files of the user's modules that it imports or refers to, and the
   values that are set in these modules (user_values.py).
 - For an installed package, the digest covers its installation record (installations.py), which changes with a new
-  installation but not with an edit. The digest covers values of the named modules only.
-- Code of torch and of this project has no digest, because the key contains both versions.
+  installation but not with an edit. Only for the named modules, the digest also covers sources and values.
+- Code of torch and of this project has no digest, because the key contains torch's version and key.SCHEMA.
 - A module may be a shared library. A library that cannot be imported is named by its path (shared_libraries.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -210,7 +210,9 @@ def _spec(name: str) -> ModuleSpec | None:
 
 @cache
 def _imported(path: Path, saved: int, name: str) -> set[str]:
-    """The names that a source file imports, at any depth: modules, and possibly objects in modules."""
+    """The names in a source file's import statements, including those in functions: modules, the packages that contain
+    them, and possibly objects in modules.
+    """
     del saved  # ``saved`` is part of the cache's key, because the source may change
     try:
         tree = ast.parse(path.read_bytes())
