@@ -183,6 +183,8 @@ def test_a_graph_with_slower_code_is_neither_compared_nor_called_failed(store: S
 def test_a_graph_whose_code_crashed_is_explained_from_its_failure_record(store: Store) -> None:
     artifact, whole = publish(store, "crashes", PROGRAM, 20), key_of("crashes")
     assert crashes._refuse(store, crashes.name_of(artifact), 3600.0) and not store.lookup(whole)
+    failure = store.failure(whole)
+    assert failure is not None and failure.reason == "crashes-processes"
     assert "not served because earlier processes crashed in compiled code" in invoke("explain", whole).output
     assert answer("cache", "show", whole)["graph"] is not None
 
