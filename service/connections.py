@@ -437,7 +437,7 @@ class Connections:
         self._count(connection)
 
     def _sweep(self, now: float) -> None:
-        """Drop peers that send no handshake, stop within a message, or read no replies; end expired denials."""
+        """Drop peers that finish no handshake, stop within a message, or read no replies; end expired denials."""
         self._capacity = self._limit
         if over := [uid for uid, until in self._denied.items() if now >= until]:
             for uid in over:

@@ -30,7 +30,8 @@ _undo: list[Callable[[], None]] = []  # what `_report_failed_traces` must undo
 
 
 def install(*, off: bool = False) -> None:
-    """Use and record packages in this process as soon as Dynamo is imported. Idempotent.
+    """Use and record packages in this process: now if Dynamo is imported, or else from the first torch.compile on.
+    Idempotent.
 
     ``off``: do neither, and only report the traces that torch does not finish.
     """

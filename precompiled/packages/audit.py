@@ -1,8 +1,8 @@
 """Audits packages: in some processes Dynamo traces although a package fits. This file compares trace and package.
 
 A package is used only if all recorded reads of its trace give the same values. But only a trace can show whether these
-records are complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces frames that a
-package would have served. If a trace differs from its package, this file warns, and the store refuses the function's
+records are complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces the first frame of
+each function although a package would have served it. If a trace differs from its package, this file warns, and the store refuses the function's
 packages from then on. The audited process runs its own trace, so a wrong package does not affect it.
 """
 
@@ -21,7 +21,9 @@ SAID = "this process checked the package by a trace (PRECOMPILED_PACKAGE_AUDIT):
 
 
 def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str | None:
-    """Return a phrase that says how a fresh trace differs from a stored entry. None if their programs are equal."""
+    """Return a phrase that says how a fresh trace differs from a stored entry. None if the trace has the entry's graphs
+    and bytecode, and no further guards.
+    """
     (before, about), (here, fresh_about) = kept, fresh
     if before.kind != here.kind:
         return f"the trace is {here.kind}, but the package has {before.kind}"

@@ -1,7 +1,8 @@
 """Saves the package of a compiled function to a file, and loads it on another host of the same kind.
 
 ``load`` verifies the file (portable_format.read), compares its requirements with this host, and publishes its entries
-and artifacts in this process's store. The entries then serve calls like automatic packages.
+and artifacts in this process's store. With ``check_source=False``, the entries stay in memory. The entries then serve
+calls like automatic packages.
 """
 
 from __future__ import annotations

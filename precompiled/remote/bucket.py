@@ -1,6 +1,7 @@
 """Reads and writes object storage through fsspec, within a time limit.
 
-After MAX_FAILURES failures in a row, the remote *rests*: for REST_S seconds, each request fails at once.
+After MAX_FAILURES failed reads in a row, the remote *rests*: for REST_S seconds, each read fails at once. The same
+applies to writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Encodes and decodes an object of a remote: one artifact, or one entry of a package. Objects never change.
+"""Encodes and decodes an object of a remote: an artifact, a package entry, a list or a Triton kernel. Objects never
+change.
 
 Grammar::
 

@@ -1,4 +1,5 @@
 """Selects the objects to remove from a remote: those over an age limit, and the oldest ones if the remote is too large.
+Also selects leases that are older than LEASE_MAX_AGE_S.
 
 An object's age counts from its writing, by the remote's clock, because object stores do not record reads. A host that
 needs a removed object recompiles the graph and puts it again.

@@ -4,8 +4,8 @@ The helper moves objects between the store and the remote, and sends jobs to the
 
 The helper is a separate process with its user's credentials. So programs neither wait for a network nor load network
 libraries, and the daemon of all users holds no credentials. A client starts the helper (helper_process.py). The helper
-exits after ``--idle-s`` seconds without a request. A lock ensures that a store has only one helper. The helper's state
-is in ``remote/state.json`` and ``remote/farm.json``.
+exits after ``--idle-s`` seconds without a request, unless puts, leases or the farm need it. A lock ensures that a store
+has only one helper. The helper's state is in ``remote/state.json`` and ``remote/farm.json``.
 """
 
 from __future__ import annotations

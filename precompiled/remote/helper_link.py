@@ -28,8 +28,8 @@
               {"do": "stop"}                  helper -> {}; then it tries the puts again and exits
 
 If the helper does not answer, ``ask`` returns None, and the peer continues alone. This file uses only the standard
-library, because workers and clients import it. With messages of wire.py instead of JSON, a client's first step would
-come later: importing wire.py takes 0.95 to 1.9 times as long as importing this file (5 runs of ``python -X
+library and core, because workers and clients import it. With messages of wire.py instead of JSON, a client's first
+step would come later: importing wire.py takes 0.95 to 1.9 times as long as importing this file (5 runs of ``python -X
 importtime``, 2026-11-28), and a client whose artifacts are all in the store does not import wire.py otherwise.
 """
 

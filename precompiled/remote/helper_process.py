@@ -1,6 +1,4 @@
-"""Starts the helper (precompiled/remote/helper.py) if a remote or a farm is set and no helper runs. ahead.py calls this
-file.
-"""
+"""Starts the helper (precompiled/remote/helper.py) if no helper with these settings runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Answers processes that lack a Triton kernel: fetches it, waits for the host that compiles it, or takes its lease.
 
 A process takes the kernel's turn (store/kernel_turns.py), asks the helper, and compiles after the answer. The helper
-holds the lease until the turn has ended and the kernel is in the remote. So the lease needs no connection to the
+holds the lease until the turn has ended and a put of the kernel was tried. So the lease needs no connection to the
 process, whose forked children would keep the connection open.
 """
 

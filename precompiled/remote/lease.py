@@ -8,7 +8,8 @@ the object.
     <artifacts or kernels>/<key>/lease-<by>-<fence>     beside the key's objects, so one listing shows both
 
 - ``by`` is the id of the holder's key. Hosts that trust this key wait.
-- ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists. So a lease has one holder.
+- ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists. So a lease has one holder, on
+  remotes that support such puts (bucket.py: create).
 - A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Hosts do not read the content.
 - A lease is *dead* for a host that has seen no change of its size for ``ttl_s`` seconds. That host creates the next
   lease. So the clocks of two hosts are never compared.

@@ -279,7 +279,8 @@ class Transfer:
         return self.put(KERNEL, key, KERNEL_LABEL, lambda: content)
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
-        """Put into the remote all objects that this store has made since ``since`` (seconds since the epoch).
+        """Put into the remote all artifacts that were compiled since ``since`` (seconds since the epoch), and all
+        entries and kernels that were used since then.
 
         - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries
           that need no other artifacts.

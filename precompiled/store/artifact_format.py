@@ -99,11 +99,12 @@ class Manifest:
     components: dict[str, str]  # the parts of the key, as text
     environment: dict[str, str]  # interpreter, torch, triton
     device: str  # "cpu" or "cuda"
-    guards: str  # an expression over the symbolic sizes, or ""
+    guards: str  # an expression over the graph's size inputs, or ""
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    # Version, uid, pid and host. Also the device, if it was simulated, so that nothing was measured.
+    # Version, uid, pid and host. Also the device, if it was simulated, so that nothing was measured, and the numbers of
+    # built and reused C++ kernels.
     compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False

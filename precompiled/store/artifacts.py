@@ -94,7 +94,7 @@ class Store(StoreWriter):
         Raises CorruptArtifact (and quarantines the artifact) if a file is missing, short or altered; UntrustedStore
         if another user could have written it; FileNotFoundError if the artifact was evicted.
         """
-        # Leave out the captured graph (program.json.gz): only people read it, and reading it would slow down a hit.
+        # Leave out the captured graph (program.json.gz): a load does not need it, and reading it would slow down a hit.
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
@@ -177,7 +177,7 @@ class Store(StoreWriter):
         trees.quarantine(path, self.quarantined, reason)
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
-        """Exclude from lookups an artifact that turned out to be unusable in a read or load. The remote does not fetch
+        """Exclude from lookups an artifact that turned out to be unusable in a read or load. The helper does not fetch
         it again.
         """
         unfit.note(artifact, self.quarantined, reason)

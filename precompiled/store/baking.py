@@ -69,7 +69,7 @@ def bake(store: Store, target: Path) -> Baked:
 
 
 def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:
-    """Write the files of an artifact that a load needs. Returns their bytes."""
+    """Write the files of an artifact that another host or user needs. Returns their bytes."""
     files = store.read_for_others(artifact)
     records = {name: record for name, record in artifact.manifest.files.items() if name in files}
     _directory(folder)

@@ -1,10 +1,11 @@
-"""Counts the processes that crash in their first calls of an artifact. After three crashes, refuses the artifact.
+"""Counts the processes that crash in their first calls of an artifact. After three crashes in a row, refuses the
+artifact.
 
 Each process that loads artifacts has a locked file in ``loading/``. During an artifact's load and first calls, the file
 contains the artifact's name. The kernel releases the lock when the process ends. So a name in a file without a lock is
-from a process that ended meanwhile, by a signal for example. The next process adds one byte to the artifact's file in
-``crashes/``. A process that finishes the first calls removes this file. An error of the file system ends the counting
-of crashes, but does not affect calls.
+from a process that ended meanwhile, by a signal for example. If the name is not older than COUNTS_S, the next process
+adds one byte to the artifact's file in ``crashes/``. A process that finishes the first calls removes this file. An
+error of the file system ends the counting of crashes, but does not affect calls.
 """
 
 from __future__ import annotations

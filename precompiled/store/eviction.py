@@ -1,4 +1,4 @@
-"""Removes artifacts from the user's store: all, those of a key, or the least recently used beyond the budget."""
+"""Removes files from the user's store: all, those of a key, or the least recently used beyond the budget."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def remove(store: Store, key: str) -> Evicted:
 
 
 def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
-    """Remove every artifact, failure record, package, quarantined file and temporary file. ``with_scratch``: also
-    remove the workers' Inductor cache.
+    """Remove every artifact, failure record, package, Triton kernel, recipe, quarantined file and temporary file.
+
+    ``with_scratch``: also remove the workers' Inductor cache.
     """
     removed = Evicted(0, 0, store.packages.clear())
     TritonKernels(store.root).clear()

@@ -10,7 +10,7 @@ describes the worker. A job then has:
 - a line at its begin
 - a line for each phase that it enters
 - lines about the kernels that it waits for
-- a line at its end, with all spans that torch measured
+- a line at its end, with the longest spans that torch and precompiled measured
 
 A job without an end is under way, or its worker has died. If the worker died, the job's outcome is LOST, and the file's
 last write counts as the job's end.

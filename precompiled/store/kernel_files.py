@@ -2,8 +2,8 @@
 
 A kernel's name is the SHA-256 of its types and source. The kernel's machine code also depends on torch, the compiler,
 the compiler's flags and the CPU, which the sections ``environment`` and ``configs`` of a program contain. So a job
-searches only artifacts whose sections equal its own. The manifests serve as the index, so an evicted artifact leaves
-nothing behind, and a reader's checks of owner and digest apply.
+searches only artifacts of this version whose sections equal its own. The manifests serve as the index, so an evicted
+artifact leaves nothing behind, and a reader's checks of owner and digest apply.
 """
 
 from __future__ import annotations

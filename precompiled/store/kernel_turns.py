@@ -1,9 +1,8 @@
 """Lets one process compile a Triton kernel while the other processes of the host wait.
 
 A turn is a lock (flock) on the file ``tmp/<key>.turn``. Linux releases the lock when its process ends. While the holder
-compiles, it updates the file's time at each stage. A process waits while the holder compiles. This takes at most as
-long as the process's own compile would. If the holder is suspended, or a stage takes longer than STALL_S, the waiting
-processes compile, too.
+compiles, it updates the file's time at each stage. The other processes wait while the holder compiles (for a worker, at
+most ``limit_s``). If the holder is suspended, or a stage takes longer than STALL_S, the waiting processes compile, too.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ class Header:
     guards: int = 0
     # Digest of the entry's guards and effects, without line numbers: an edit that only moves lines does not change it.
     meaning: str = ""
-    program: str = ""  # digest of the bytecode and of the values that Dynamo put into its globals
+    program: str = ""  # digest of the bytecode, of the graphs' keys, and of the values that Dynamo put into its globals
     # Digest of the source files of the recording process (packages/source_files.py). "" means that the entry is valid
     # in any program.
     sources: str = ""
-    # Digest of the part of these source files that affects the program (packages/program_text.py). "" means that it was
+    # Digest of the part of these source files that can affect a trace (packages/program_text.py). "" means that it was
     # not computed.
     sources_code: str = ""
     # Whether the entry was traced before a second call could show Dynamo which sizes change (packages/audit.py).

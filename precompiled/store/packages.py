@@ -91,7 +91,7 @@ class _Reader:
 
 
 class PackageStore(_Reader):
-    """The packages in a store's directory ``root``. No directory is created before something is published.
+    """The packages in a store's directory ``root``. Opening it creates no directory.
 
     ``base``, ``on_problem``: as in Store. Writes and removals affect only the store's own packages.
     """

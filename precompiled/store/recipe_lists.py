@@ -5,8 +5,8 @@
     recipes/<program>/<digest>.json        one file per kernel, under the trust rules of artifacts
 
 A file has a ``ListedRecipe`` as JSON. The file's name is the digest of the recipe
-(torch_internals/user_code/kernel_recipes.py), so that processes of one program write equal names. Recipes stay on their
-host, because a worker runs the source that a recipe contains.
+(torch_internals/user_code/kernel_recipes.py) and of ``texts``, so that processes of one program write equal names.
+Recipes stay on their host, because a worker runs the source that a recipe contains.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@
     runs/<run>/<rank>-<pid>.jsonl
     runs/<run>/<key>.program.gz
 
-A run is a set of processes that were started together: the ranks of a job, or a program with its workers
-(client/run_recorder.py). Each line of a file is a JSON object:
+A run is a set of processes that were started together: the ranks of torchrun, or a program with its DataLoader's
+processes (client/run_recorder.py). Each line of a file is a JSON object:
 
 - the first line describes the process
 - further lines hold the current state of a graph, the time that Dynamo or a package took for a frame, or a time
   for which the program waited, in ``precompiled.wait()`` or for the remote
-- the last line, at the process's end, holds the number of calls of each graph and the functions that Dynamo traced
+- the last line, at the process's end, holds the number of calls of each graph, the functions that Dynamo traced, the
+  program's files and modules, and the error that ended the program
 
 A program file has the program of a missed graph that was not submitted (mode "lookup", or no daemon).
 """

@@ -123,7 +123,7 @@ class _Reader:
 
 
 class TritonKernels(_Reader):
-    """The kernels of the store in ``root``. No directory is created before something is published.
+    """The kernels of the store in ``root``. Opening it creates no directory.
 
     ``base``, ``on_problem``: as in Store. Writes and removals affect only the store's own kernels.
     """

@@ -53,8 +53,8 @@ class StoreWriter(StoreReader):
         """Publish an artifact, completely and durably, in the first free slot of its key.
 
         If another writer has published the same variant meanwhile, returns that writer's artifact. A tuned artifact
-        replaces an untimed one. Raises StoreError if the artifact cannot be written or all MAX_VARIANTS slots are
-        taken.
+        replaces an untimed one, and is returned instead of publishing an untimed one. Raises StoreError if the artifact
+        cannot be written or all MAX_VARIANTS slots are taken.
         """
         files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
         manifest = dataclasses.replace(payload.manifest, files=files)

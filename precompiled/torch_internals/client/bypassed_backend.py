@@ -24,15 +24,15 @@ class BypassedBackend(torch._TorchCompileInductorWrapper):
 
 
 def mark(backend: object) -> bool:
-    """Leave the graphs of this backend object to torch. Returns false if precompiled never serves this backend."""
+    """Leave the graphs of this backend object to torch. Returns false for backends other than "inductor"."""
     if type(backend) is torch._TorchCompileInductorWrapper:
         backend.__class__ = BypassedBackend
     return isinstance(backend, BypassedBackend)
 
 
 def bypass(compiled: object) -> bool:
-    """Leave the graphs of a result of torch.compile to torch. Returns false if torch.compile did not return
-    ``compiled``.
+    """Leave the graphs of a result of torch.compile to torch. Returns false if ``compiled`` is not a result of
+    torch.compile with the backend "inductor".
     """
     context = compiled_functions.context_of(compiled)
     return context is not None and mark(compiled_functions.backend_of(context))

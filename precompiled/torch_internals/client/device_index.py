@@ -1,10 +1,10 @@
 """Moves an artifact, which is compiled for ``cuda:0``, to the index of the GPU that its graph runs on.
 
-The index occurs in four places: the text of Inductor's wrapper and of its Triton kernels, Inductor's pickled kernels,
-the folder names of a bundle's Triton cache, and the device of recorded CUDA graphs. Machine code and Triton's hashes
-contain no index. A moved artifact equals the code that torch generates for that index; tests/gpu/test_device_index.py
-compares the two. Text with an index in an unknown position is refused, because it could compute on the wrong GPU
-(docs/decisions/0035).
+The index occurs in five places: the text of Inductor's wrapper and of its Triton kernels, Inductor's pickled kernels,
+the folder names of a bundle's Triton cache, the device of recorded CUDA graphs, and the random state's device. Machine
+code and Triton's hashes contain no index. A moved artifact equals the code that torch generates for that index;
+tests/gpu/test_device_index.py compares the two. Text with an index in an unknown position is refused, because it could
+compute on the wrong GPU (docs/decisions/0035).
 
 Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, constants, device_idxs, _triton_bundle},
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifacts, StaticallyLaunchedAutotuner},

@@ -1,5 +1,5 @@
-"""Converts graphs into a form that a worker can rebuild: lifts the module's tensors to inputs, traces backwards to
-ATen.
+"""Converts graphs into a form that a worker can rebuild: inlines nested regions, restores lost assertions, and lifts
+the module's tensors to inputs. Traces a backward that compiled autograd captured to ATen.
 
 The graph of a backward that compiled autograd captured differs from other graphs in two ways:
 

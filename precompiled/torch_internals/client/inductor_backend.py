@@ -22,7 +22,7 @@ def options_of(mode: str | None, options: Mapping[str, object] | None) -> dict[s
 
 
 def options_of_backend(backend: Any) -> dict[str, object] | None:
-    """Inductor's settings of a backend object that torch.compile() created; None for other backends."""
+    """Inductor's settings of torch.compile()'s backend "inductor" or "precompiled"; None for other backends."""
     if type(backend) is torch._TorchCompileInductorWrapper:
         return dict(backend.config)
     if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":

@@ -3,7 +3,8 @@
 ``torch.compile(..., backend="inductor")``, the default, creates a ``torch._TorchCompileInductorWrapper``. The wrapper
 holds mode= and options= as ``config``, and its ``__call__`` is Dynamo's backend. Replacing ``__call__`` on the class
 routes every compiled function of the process, including earlier ones. Undoing the replacement restores all functions.
-The rest of the wrapper (equality, ``get_compiler_config``, ``reset``) stays torch's own.
+This file also wraps ``__init__``, to register callbacks for Dynamo's traces. The rest of the wrapper (equality,
+``get_compiler_config``, ``reset``) stays torch's own.
 
 Private names: torch._TorchCompileInductorWrapper.{__init__, __call__, config}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -79,8 +80,8 @@ def install(serve: Serve, leave: Leave, went_around: WentAround, at_first_trace:
 
 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
-    """Call ``refuse`` with each graph that Inductor is about to compile. An exception of ``refuse`` reaches the
-    program.
+    """Call ``refuse`` with each graph that torch.compile passes to the backend "inductor". An exception of ``refuse``
+    reaches the program.
 
     Call this function in processes where routing is impossible.
     """

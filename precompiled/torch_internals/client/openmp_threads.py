@@ -10,8 +10,9 @@ If there are more threads than cores, GNU's libgomp spins 1,000 rounds instead o
 runs one empty parallel region, whose team of threads raises the number of threads above that of the cores. The team
 then sleeps until no graph is being compiled. The program's environment variables and threads stay unchanged.
 
-This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. If libtorch_cpu.so is missing, or
-if the runtime is of an unknown kind, threads wait as usual.
+This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. Threads wait as usual if
+libtorch_cpu.so is missing, if the runtime is of an unknown kind, if FREE cores stay free, or if the user has set one of
+the variables in SAID.
 
 Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

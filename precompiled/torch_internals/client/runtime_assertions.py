@@ -3,9 +3,9 @@
 Dynamo records ``torch._check(x.item() == y.size(0) * 2)`` in its shape environment and also writes it into the graph.
 But once a value is known to equal an expression of sizes, the graph represents both by one node, so the graph's
 assertion compares a node with itself. Plain torch.compile is not affected, because Inductor reads assertions from the
-shape environment. A worker and the eager run have only the graph. So this file writes lost assertions again, directly
-after the node that returns the value. The restored assertions become part of the captured graph (and of its key) and of
-the eager run, and raise the same RuntimeError as torch's own assertion.
+shape environment. A worker and the eager run have only the graph. So this file writes each lost assertion again, as
+soon as the graph has all of its values. The restored assertions become part of the captured graph (and of its key) and
+of the eager run, and raise the same RuntimeError as torch's own assertion.
 
 This file also writes out assertions on the sizes of unbacked inputs (``mark_unbacked``), which Dynamo never writes into
 the graph. Such an assertion says that two sizes are equal, as broadcasting requires, or that a size is within the

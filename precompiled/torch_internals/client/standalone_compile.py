@@ -1,7 +1,7 @@
 """Supports ``torch._inductor.standalone_compile``, which compiles a graph before its first call.
 
-Torch calls the result of standalone_compile an artifact. The program may save it. If a private name is missing, the
-graph is compiled in process.
+Torch calls the result of standalone_compile an artifact. The program may save this result. If a private name is
+missing, the graph is compiled in process.
 
 Private names: torch._inductor.compile_fx.graph_returns_tuple,
 torch._inductor.standalone_compile.AOTCompiledArtifact, torch.fx.Node.meta["example_value"].

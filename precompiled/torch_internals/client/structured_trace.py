@@ -1,8 +1,9 @@
 """Adds this project's reports to torch's structured trace (``TORCH_TRACE``, which tlparse shows).
 
-- Each graph gets an artifact ``precompiled_<way>`` in Dynamo's compile of the graph. The ways are hit, miss, swap,
-  package, in_process, eager and error. The artifact contains the fields of the graph's report.
-- Each frame gets ``precompiled_frame``: whether a package served the frame, and why other entries did not.
+- Each graph gets a JSON document ``precompiled_<way>`` (torch's word for it is artifact) in Dynamo's compile of the
+  graph. The ways are hit, miss, swap, package, in_process, eager and error. The document contains the fields of the
+  graph's report, except the spans.
+- Each frame gets a document ``precompiled_frame``: whether a package served the frame, and why other entries did not.
 
 If no trace is on, the cost is one check of a list.
 

@@ -306,7 +306,7 @@ def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
 
 
 def _alone(output: object, storages: set[object]) -> object:
-    """If ``output`` is a view of an intermediate, return a separate tensor over the same memory.
+    """If ``output`` is a view of an intermediate without a gradient, return a separate tensor over the same memory.
 
     Compiled code returns a view of an intermediate as a separate tensor. So a custom Function (a reentrant checkpoint)
     can return the tensor and change it in place.

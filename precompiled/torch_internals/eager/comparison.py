@@ -33,7 +33,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class Undecided(Exception):
-    """A result differs by more than rounding usually does, and no reference could be computed."""
+    """A result differs by more than rounding usually does, and no reference decides whether it is right."""
 
 
 @dataclass(frozen=True)

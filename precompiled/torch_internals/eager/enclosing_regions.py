@@ -3,9 +3,9 @@
 Two kinds of region are detected by the mechanism of torch that they use:
 
 - A non-reentrant checkpoint, by its hooks on saved tensors. The hooks recompute the tensors.
-- A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
-  gradients in its forward, and with gradients in its backward. Dynamo makes two graphs of the two runs, each with its
-  own artifact.
+- A custom autograd Function, by the code of its ``forward``, and a backward, by autograd's task. A reentrant checkpoint
+  (torch's, DeepSpeed's, a user's own) runs the graph without gradients in its forward, and with gradients in its
+  backward. Dynamo makes two graphs of the two runs, each with its own artifact.
 
 A checkpoint has two kinds of saved-tensor hooks: _checkpoint_hook in its first run, and _recomputation_hook in the
 recomputation. This file reads a closure variable of their pack functions: ``frame`` of the first kind, and

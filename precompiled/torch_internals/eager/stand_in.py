@@ -1,15 +1,15 @@
 """Runs a graph eagerly until its artifact is ready (the *stand-in*), with the behavior of compiled code.
 
 docs/explanation/stand-in.md is the contract, and lists the permitted differences. autograd_edges.py makes the eager run
-look like compiled code to autograd. enclosing_regions.py decides whether a graph may run eagerly. Some operators need
-help to run eagerly:
+look like compiled code to autograd. enclosing_regions.py detects the regions in which some calls must not run eagerly.
+Some operators need help to run eagerly:
 
 - Activation checkpointing inside a graph does not restore the random state when it recomputes
   (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). So
   checkpointing runs as ``torch.utils.checkpoint.checkpoint``.
-- Nested compile regions cannot be differentiated, so they run as plain calls.
-- A batch norm in training saves its running statistics, although its backward does not read their values. If a compiled
-  call changes the statistics before the backward, autograd raises an error that plain torch does not raise.
+- A batch norm in training saves its running statistics, although its backward does not read their values. If a later
+  call changes the statistics before the backward, autograd would raise an error that compiled code does not raise. So
+  the batch norm gets detached statistics.
 - Some operators save their input although their backward needs only a mask of it. Compiled code saves the mask, so the
   caller may change the input meanwhile. These operators get a copy.
 

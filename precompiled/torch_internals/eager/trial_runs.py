@@ -5,7 +5,7 @@
 - Each run begins with the program's random state, and the program's random state and grad mode are restored after it.
 - In grad mode, ``torch.autograd.grad`` computes the gradients of all inputs, for one fixed random gradient of each
   output.
-- The reference (comparison.py) is an eager run in float64, or in float32 if half types are involved. Inputs of less
+- The reference (comparison.py) is an eager run in float64, or in float32 with half types or autocast. Inputs of less
   precise types are converted to this type. A dispatch mode converts tensors that the graph itself casts or creates.
 
 ``why_not`` lists the graphs and calls for which this is not possible (docs/explanation/stand-in.md).

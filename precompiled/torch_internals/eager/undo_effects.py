@@ -5,8 +5,8 @@ surrounding checkpoint must be as they were before the eager run.
 
 - Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
   show whether it writes or draws. Most graphs do neither.
-- Inputs of more than MAX_BYTES are not copied, so they are unchanged only if the run failed before the first node that
-  writes to them.
+- If these inputs have more than MAX_BYTES, or if autograd would record their changes, none is copied. They are then
+  unchanged only if the run failed before the first node that writes to them.
 - The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
 
 This file reads tensors and prev_versions of a version guard (_unsafe_preserve_version_counter).
@@ -65,7 +65,7 @@ class Effects:
         self.inputs = list(inputs)
 
     def is_opaque(self) -> bool:
-        """Whether the graph calls an operator whose Python code must not run more often than in the program."""
+        """Whether the graph calls an operator whose code must not run more often than in the program."""
         return any(_is_opaque(node.target) for node in _nested(self._module))
 
     def before(self, args: Sequence[object], records: Callable[[], bool]) -> Before:
@@ -132,8 +132,8 @@ class Before:
         """Whether the run must not be repeated after the node ``failed`` has raised.
 
         True if the node may have written to an input. Also true if the node calls an operator that is not torch's,
-        and compiled code calls this operator, too: the operator's Python code must not run twice, except after a lack
-        of memory.
+        and compiled code calls this operator, too: the operator's code must not run twice, except after a lack of
+        memory.
         """
         if failed.name in self._lasting and isinstance(failed.target, HigherOrderOperator):
             return True

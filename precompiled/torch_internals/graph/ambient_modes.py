@@ -114,7 +114,7 @@ def _settled_sdp_priority() -> None:
 
 
 def _settle_sdp_priority() -> None:
-    """Make torch set its default priority of attention backends now.
+    """Make torch set its default priority of attention backends now, if CUDA is initialized.
 
     Torch gives cuDNN the highest priority at the first attention on a GPU, traced or not
     (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). If torch set the priority later, a graph

@@ -1,8 +1,8 @@
 """Encodes the call targets of a Dynamo graph as names, and resolves the names in the worker.
 
-A target gets a name only if resolving the name returns the same object, so a name cannot stand for another function. A
-user's function gets no name, since its code could change under an unchanged name. The name of a custom operator
-includes digests::
+A target gets a name only if resolving the name returns the same object, or an equal one (NumPy's wrappers, functions
+that are local to a function of torch). So a name cannot stand for another function. A user's function gets no name,
+since its code could change under an unchanged name. The name of a custom operator includes digests::
 
     ["cop", namespace, name, overload, modules, digest, kernels, *units]
 
@@ -183,7 +183,7 @@ def _is_torchs_own(module: str) -> bool:
 
 
 def is_torchs_code(target: Any) -> bool:
-    """Whether a function is C code or torch's own Python code, regardless of its name.
+    """Whether a target is a class, C code, or torch's own Python function, regardless of its name.
 
     functools.wraps gives a patch the names of the function that it replaces, and Dynamo puts a patched
     torch.nn.functional.x into the graph like torch's own.

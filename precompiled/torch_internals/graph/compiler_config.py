@@ -1,4 +1,5 @@
-"""Encodes the part of Inductor's and functorch's configuration that a compile depends on, and applies it in a worker.
+"""Encodes the settings of Inductor, functorch and symbolic sizes that a compile depends on, and applies them in a
+worker.
 
 The private functions are defined in torch/utils/_config_module.py. An entry of _config has a user_override.
 
@@ -258,7 +259,7 @@ def _value(plain: object) -> object:
 
 
 def modules(settings: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """The user's modules that a worker must import for these settings, with the digests of their sources."""
+    """Map the name of everything that a worker needs for these settings (modules, operators) to its digest."""
     return dict(code_settings.modules([value for values in settings.values() for value in values.values()]))
 
 

@@ -1,9 +1,11 @@
-"""Detects float inputs whose value Dynamo has fixed while tracing, and makes Dynamo retrace without these inputs.
+"""Detects float inputs that Dynamo has fixed while tracing, or that no operation uses, and makes Dynamo retrace without
+these inputs.
 
 With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Dynamo fixes
 a float's value if an operator needs the value (the ``eps`` of a layer norm, the ``p`` of a dropout). Plain
-torch.compile discovers fixed floats at the end of AOTAutograd's trace and restarts Dynamo without these inputs
-(torch/fx/passes/_tensorify_python_scalars.py). This file detects fixed floats from the symbols, before any compile.
+torch.compile discovers such floats at the end of AOTAutograd's trace and restarts Dynamo without these inputs
+(torch/fx/passes/_tensorify_python_scalars.py). This file detects fixed floats from the symbols, and unused floats by
+calls on fake tensors, before any compile.
 
 Private names: torch._dynamo.symbolic_convert.TensorifyState.{specialize, should_specialize},
 torch._dynamo.exc.TensorifyScalarRestartAnalysis, torch.SymFloat.node._expr, torch.fx.Node.meta["example_value"],

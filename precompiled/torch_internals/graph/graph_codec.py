@@ -6,8 +6,9 @@ these bytes alone, so everything that affects the compile affects the key.
 
 The encoding is the list of all graphs, outermost first. A graph is a list of nodes in order:
 
-- ``[op, target, args, kwargs]``, with a fifth entry for annotations (node.meta["custom"]), which come from
-  torch.fx.traceback.annotate or from torch itself. Inductor obeys torch's own annotations
+- ``[op, target, args, kwargs]``, where op is "f" (call_function), "m" (call_method) or "o" (output). A fifth entry is
+  for annotations (node.meta["custom"]), which come from torch.fx.traceback.annotate or from torch itself. Inductor
+  obeys torch's own annotations
 - ``["p"]``: a placeholder
 - ``["g", number]``: a graph that a higher-order operator takes. ``["g", number, policy]`` has a policy of selective
   checkpointing (selective_checkpointing.py)
@@ -56,7 +57,7 @@ MEANINGFUL_META = tuple("ac_graph_id has_backward_hook is_wrapped recompute stea
 
 
 def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
-    """The user's modules that a worker must import for these graphs, with the digests of their sources."""
+    """Map the name of everything that a worker needs for these graphs (modules, operators, kernels) to its digest."""
     found = {}
     for graph in graphs:
         for node in graph:

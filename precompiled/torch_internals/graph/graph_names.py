@@ -1,7 +1,7 @@
 """Derives a readable name for a graph from the function that Dynamo is compiling and from the compile id.
 
-If the function is torch's own (a module of torch, an optimizer's step), the name is that of the graph's outermost
-module. If torch lacks the private names below, the name is "graph".
+If the function is unknown or torch's own (a module of torch, an optimizer's step), the name is the class of the graph's
+outermost module, or else the function of the first operation that has a stack trace, or else "graph".
 
 Private names: torch.fx.GraphModule.meta["dynamo_compile_id"], torch.fx.Node.meta["nn_module_stack"].
 Checked on 2.11.0, 2.13.0, 2.15.0.

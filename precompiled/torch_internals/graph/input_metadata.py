@@ -48,7 +48,7 @@ class Inputs:
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
-    # maps the modules that define tensor subclasses and opaque objects to digests of their sources
+    # maps the name of everything that a worker needs for tensor subclasses and opaque objects to its digest
     modules: dict[str, str]
     described: program_classes.Described  # tensor subclasses that the program itself defines
     unbacked: list[list[object]]  # symbolic_sizes.Symbols.unbacked

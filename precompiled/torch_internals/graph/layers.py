@@ -1,4 +1,5 @@
-"""Cuts a graph into pieces: what precedes a run of equal layers, the layers, and what follows them.
+"""Cuts a graph into pieces: what precedes a run of equal layers, the layers, and what follows them. What precedes or
+follows a run is cut again if it contains another run.
 
 Equal layers are one piece, which is compiled once and called once per layer. A graph is cut only between two of its
 operations, in the program's order, so the pieces run in the order of the graph.
@@ -7,7 +8,8 @@ A graph is not cut
 
 - where a mode is set (autocast, grad mode): both halves would need the mode;
 - between the operation that makes an intermediate value and the last one that changes it in place;
-- if it has symbolic sizes or inner graphs (checkpoints).
+- if it has symbolic sizes, tensor subclasses, inner graphs (checkpoints), or outputs other than tensors and None;
+- if the cut would save the compile of fewer than WORTH operations.
 
 Private names: torch.fx.Node.meta["example_value"], torch._subclasses.fake_tensor.FakeTensor,
 torch.UntypedStorage._cdata, torch._ops.HigherOrderOperator, torch.utils._pytree.tree_leaves. Checked on 2.11.0, 2.13.0,

@@ -2,7 +2,7 @@
 
 A functional collective (torch.ops._c10d_functional.*) names its group, and the compiled code depends only on the
 group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group, so it registers
-empty groups under the names that the program has (group_names.py).
+groups that cannot communicate, under the names that the program has (group_names.py).
 
 If a compile reads the rank from such a group, its result is valid for one rank, but all ranks load the artifact. So:
 

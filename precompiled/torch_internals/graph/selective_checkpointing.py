@@ -5,8 +5,8 @@ AOTAutograd runs ``context_fn`` during its trace, to mark the values that the ba
 data:
 
     ["ops", [target, ...], mutation]       partial(create_selective_checkpoint_contexts, [operators to keep])
-    ["policy", [name], mutation]           partial(create_selective_checkpoint_contexts, policy)
-    ["function", [name], false]            any function of a module
+    ["policy", name, mutation]             partial(create_selective_checkpoint_contexts, policy)
+    ["function", name, false]              any function of a module
 
 ``name`` is a result of user_modules.name_of; ``mutation`` is allow_cache_entry_mutation. A function of the program
 itself, or inside another function, cannot be imported, so a graph with such a function is bypassed.
@@ -56,7 +56,7 @@ def decode(encoded: list[Any]) -> Callable[..., Any]:
 
 
 def modules_of(encoded: list[Any]) -> dict[str, str]:
-    """The modules that a worker must import for this context function, with the digests of their sources."""
+    """Map the name of everything that a worker needs for this context function (modules, operators) to its digest."""
     kind, content, _ = encoded
     if kind == "ops":
         return {module: digest for name in content for module, digest in call_targets.modules_of(name).items()}

@@ -255,9 +255,10 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
 def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
     """Return the guards that a compile has added on these size inputs. ``values``: the sizes of the compile.
 
-    Raises CompileFailed if the inputs cannot express every guard. AOTAutogradCache.generate_guards_expression omits a
-    guard on a symbol that is not an input itself (a symbol that was found equal to another size, for example). Without
-    such a guard, an artifact would serve sizes for which it computes wrong results.
+    Raises CompileFailed if the inputs cannot express every guard, or if the guards exclude ``values``.
+    AOTAutogradCache.generate_guards_expression omits a guard on a symbol that is not an input itself (a symbol that was
+    found equal to another size, for example). Without such a guard, an artifact would serve sizes for which it computes
+    wrong results.
     """
     if not symints:
         return ""

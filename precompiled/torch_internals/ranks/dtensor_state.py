@@ -2,7 +2,7 @@
 
 loss_parallel() and implicit_replication() change how DTensor handles an operator, so the key contains them, and the
 worker applies them. A worker lacks the program's own rules (register_sharding, other handlers), so such rules are
-refused.
+refused. ExplicitRedistributionContext and compile_on_one_rank are refused, too.
 
 Private names: torch.distributed.tensor.DTensor._op_dispatcher.{_custom_op_handlers, _allow_implicit_replication,
 sharding_propagator.{op_to_rules, op_strategy_funcs, op_single_dim_strategy_funcs}},

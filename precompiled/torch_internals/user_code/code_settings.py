@@ -4,7 +4,8 @@
   imports it. For code that cannot be imported, the source is sent instead (program_units.py), and the worker runs the
   source again for each compile.
 - A module is named with the digest of its sources.
-- An object is encoded as its class and its attributes, if these are plain values or code themselves.
+- An object is encoded as its class and its attributes, and a ``functools.partial`` as its function and arguments, if
+  these are plain values or code themselves.
 
 Because the digest is in the key, a pass needs no ``uuid()``. If a pass has a ``uuid()``, the worker's pass must return
 the same value.
@@ -123,7 +124,7 @@ def with_uuid(name: str, value: object, encoded: object) -> object:
 
 
 def modules(encoded: object) -> Iterator[tuple[str, str]]:
-    """The user's modules that a worker imports for an encoded setting, with the digests of their sources."""
+    """Names and digests of everything that a worker needs for an encoded setting (modules, operators)."""
     if isinstance(encoded, list):
         for item in encoded:
             yield from modules(item)

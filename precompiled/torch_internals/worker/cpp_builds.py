@@ -7,7 +7,7 @@ between, every later worker uses the incomplete file. Until the store is cleared
 loaded, or (with an incomplete header) no kernel can be built. So the compiler writes to a temporary name, and the
 worker renames the finished file.
 
-Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
+Building the precompiled header occupies a core for seconds. If one of the user's own programs has built the same
 header in torch's directory for temporary files, the worker copies the header, unless another user could have created
 it. A copied header may be incomplete because its program was killed, so a failed build is retried without the copy.
 

@@ -2,7 +2,8 @@
 
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
-namespace. The kernel's header, flags and machine code are the same as in torch's own build (docs/decisions/0015).
+namespace. Kernels that would compile to different code beside others get units of their own. So a kernel's header,
+flags and machine code are the same as in torch's own build (docs/decisions/0015).
 Kernels that the store has are not built (store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels
 and is built separately, as in torch.
 

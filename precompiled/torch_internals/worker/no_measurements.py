@@ -11,8 +11,8 @@ This file replaces each of these choices by a fixed one: no padding, the library
 Inductor starts with. This file counts the replaced choices. Any other measurement makes the compile fail. Nothing that
 such a compile measures is cached: Inductor records a refused time as infinite, and a later compile, even one with a
 GPU, would use the infinite time. Configurations of Triton kernels, including those of coordinate descent, are measured
-at the first launch, in the client. Inductor's setting ``deterministic`` would prevent these measurements, too, because
-it is stored with each kernel.
+at the first launch, in the client. So this file does not use Inductor's setting ``deterministic``, which is stored with
+each kernel, and would prevent these measurements, too.
 
 Private names: torch._utils_internal.max_clock_rate, torch._inductor.config.{patch, deterministic, max_autotune,
 max_autotune_gemm, max_autotune_gemm_backends, max_autotune_conv_backends, autotune_in_subproc,

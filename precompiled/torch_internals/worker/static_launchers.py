@@ -42,7 +42,7 @@ LONGEST_NAME = 110
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Apply the patches for one compile. Does nothing if no Triton kernel can be loaded."""
+    """Apply the patches for one compile. Does nothing without a CUDA device."""
     if not torch.cuda.is_available():
         yield
         return

@@ -6,7 +6,8 @@ builds the test programs while the graph is traced, the best unit first, and sto
 tested only if the configuration requires a certain width.
 
 If the compiler of a test program was killed, or the disk or memory was full, the CPU may still have the unit. But
-Inductor would assume that the CPU lacks the unit, and a worker would publish slow kernels for all later processes.
+Inductor would assume that the CPU lacks the unit, and a worker would publish slow kernels for all later processes. So
+such an error fails the job, and the next job tests again.
 
 Private names: torch._inductor.cpu_vec_isa.{valid_vec_isa_list, x86_isa_checker, supported_vec_isa_list,
 VecISA.check_build}, torch._inductor.config.cpp, torch._inductor.runtime.cache_dir_utils.cache_dir. Checked on 2.11.0,
