@@ -2,8 +2,9 @@
 
 A package is used only if all recorded reads of its trace give the same values. But only a trace can show whether these
 records are complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces the first frame of
-each function although a package would have served it. If a trace differs from its package, this file warns, and the store refuses the function's
-packages from then on. The audited process runs its own trace, so a wrong package does not affect it.
+each function although a package would have served it. If a trace differs from its package, this file warns, and the
+store refuses the function's packages from then on. The audited process runs its own trace, so a wrong package does not
+affect it.
 """
 
 from __future__ import annotations
