@@ -224,7 +224,7 @@ class TargetsProtocol(Protocol):
         """The command's environment variables. ``caches``: the folder for its caches. Raises PrecompiledError."""
 
     def available(self) -> tuple[str, str]:
-        """List the GPUs that can be simulated, for `precompiled doctor`. If none can be simulated, say what to do."""
+        """For `precompiled doctor`: which GPUs this interpreter can simulate; if none, also what to do."""
 
 
 class NotebookProtocol(Protocol):

@@ -3,7 +3,7 @@
 The worker's arguments are those of the order, followed by ARGUMENTS.
 
 The launcher switches to the client's user and executes the client's interpreter. A user can delay both without limit (a
-lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So they run in this process:
+lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So the launcher does both:
 Popen would block the daemon. Until the exec, the daemon treats the launcher as a starting worker.
 
 The file imports nothing of this project. In a system daemon, the launcher starts as root. Until it has become the user,

@@ -61,7 +61,7 @@ GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel 
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
-# The headings of faulthandler: of the thread that got the signal, and of another thread
+# faulthandler's headings, for the thread that got the signal and for another thread
 STACK, OTHER_STACK = b"Current thread ", b"Thread 0x"
 MEMORY_CHECK_S = 1.0  # seconds between two measurements of one worker's memory
 

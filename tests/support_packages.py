@@ -100,7 +100,7 @@ def run_alone(
 
 
 def run_program(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> Any:
-    """Run Python in the folder with ``arguments`` (default: ``main.py``). Returns its last line of output, parsed."""
+    """Run Python in the folder with ``arguments`` (default: ``main.py``). Returns the output's last line, parsed."""
     settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
     done = subprocess.run(
         [sys.executable, *(arguments or ("main.py",))],

@@ -1,8 +1,8 @@
 """Measures the CPU seconds that 64 ranks spend on compiling, relative to one rank.
 
-`python -m benchmarks.ranks.many` (a part of `make bench-ranks`). Each rank is a process in torch's fake process group
-of 64, which sends nothing. A Llama is tensor parallel over eight ranks and fully_shard over eight such groups. Ranks
-run in parallel, one per core. The figure includes the daemon, workers and compilers, but not the ranks.
+`python -m benchmarks.ranks.many` (a part of `make bench-ranks`). Each rank is a process with torch's fake process group
+of 64 ranks, which sends nothing. A Llama is tensor parallel over eight ranks and fully_shard over eight such groups.
+Ranks run in parallel, one per core. The figure includes the daemon, workers and compilers, but not the ranks.
 
 Exits 1 if 64 ranks take more than 1.1 times the CPU seconds of one rank, or if a graph was not served.
 """

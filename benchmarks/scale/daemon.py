@@ -94,7 +94,7 @@ def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> d
 def measure_clients(
     host: Host, daemon: psutil.Process, keys: Sequence[str], loads: Sequence[tuple[int, int]], say: Say
 ) -> tuple[Table, int]:
-    """Measure clients that submit known keys. Each client waits for a reply before its next submit.
+    """Measure clients that submit the graphs of ``keys``. Each client waits for a reply before its next submit.
 
     Also returns the number of lost submits.
     """

@@ -15,7 +15,7 @@ _of: dict[Path, FirstCalls] = {}
 
 
 def load(store: Store, artifact: Artifact, load_code: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """Return ``load_code()``. Notes the load and the code's first call while they run.
+    """Return the code of ``load_code()``. Notes the artifact while the load or the code's first call runs.
 
     A backward does not count as a first call. Otherwise a program that ends with ``os._exit`` after one step could
     count as crashed in its backward.

@@ -59,8 +59,8 @@ def remove() -> None:
 
 
 class _TritonFinder:
-    """A meta-path finder that finds nothing. Triton imports more modules after its cache and before its first compile:
-    at such an import, the finder starts the lookup and removes itself.
+    """A meta-path finder that finds no module, but notices imports. Triton imports more modules after its cache and
+    before its first compile: at such an import, the finder starts the lookup and removes itself.
     """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:

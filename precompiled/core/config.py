@@ -58,7 +58,7 @@ class Settings:
     autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
         "program",
-        "when to use a stored trace. `program`: only while no source file of the program has changed. `function`: "
+        "when to use a stored trace. `program`: only while the program's code has not changed. `function`: "
         "also after such a change, if nothing that the trace depended on has changed. `off`: never",
     )
     triton: str = _setting(

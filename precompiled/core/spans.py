@@ -12,7 +12,7 @@ SECOND_CALL = "second call"
 WAITED = "precompiled.wait()"
 # A trace or lookup waits until the helper has fetched objects.
 WAITED_FOR_REMOTE = "wait for the remote"
-# What a process spends on a graph that no artifact serves.
+# The compile of a graph that no artifact serves.
 IN_PROCESS = "compile in process"
 
 

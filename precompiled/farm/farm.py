@@ -61,7 +61,7 @@ class FarmCounts:
     - ``last``: the latest refused or failed job, in words
     - ``taken_back``: jobs that a local worker took before a node was free
     - ``hedged``: jobs that both a node and a local worker compiled
-    - ``compile_s``: the nodes' seconds for compiled jobs
+    - ``compile_s``: the seconds that nodes spent on compiled jobs
     """
 
     sent: int = 0

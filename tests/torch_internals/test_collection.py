@@ -95,7 +95,8 @@ def test_thresholds_are_raised_during_a_package_lookup() -> None:
 def test_full_collection_is_postponed() -> None:
     """A full collection, in the program's first call, would visit all objects of torch and take a noticeable time.
 
-    Objects that precompiled creates must not cause one. At the end of the block they are in the oldest generation.
+    Objects that precompiled creates must not cause a full collection. At the end of the block, these objects are in the
+    oldest generation.
     """
     gc.collect()
     for _ in range(OWN[2] + 2):

@@ -27,7 +27,7 @@ with config.patch({"cpp.simdlen": 256}):
     print(picked, "/", cpu_vec_isa.pick_vec_isa(), "/", narrow)
 """
 
-# The program is a worker with two jobs. The worker's search for vector units builds and loads test programs in the
+# The program does what a worker does with two jobs. The search for vector units builds and loads test programs in the
 # first job's store. Meanwhile that store is removed.
 REMOVED = """
 import pathlib, shutil, sys

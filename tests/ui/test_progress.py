@@ -265,7 +265,7 @@ def test_progress_is_off_by_setting_and_for_other_ranks(terminal: Pty, monkeypat
 
 
 def test_progress_waits_for_the_end_of_a_prompt(terminal: Pty) -> None:
-    """readline and full-screen programs edit a line or the screen. A progress line would spoil this line or screen."""
+    """A progress line would spoil the line that readline edits, or the screen of a full-screen program."""
     usual = termios.tcgetattr(terminal.master)
     termios.tcsetattr(terminal.master, termios.TCSANOW, [*usual[:3], usual[3] & ~termios.ICANON, *usual[4:]])
     progress, item = Progress(TerminalLines("terminal"), waits=False), pending()

@@ -86,9 +86,9 @@ def metadata(value: Any) -> object:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
-# Attributes that torch sets and that do not count. No guard reads the first two, which are hints: a trace sets one, and
-# compiled code sets the other on its outputs. ``__hash__`` and ``__bool__`` appear on a mock when a trace hashes it, or
-# when torch 2.11 tests its truth. Python itself reads these two only from the class.
+# Attributes that torch sets and that a fact leaves out. No guard reads the first two, which are hints: a trace sets
+# one, and compiled code sets the other on its outputs. ``__hash__`` and ``__bool__`` appear on a mock when a trace
+# hashes the mock, or when torch 2.11 tests its truth. Python itself reads these two only from the class.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 

@@ -4,7 +4,7 @@ Compiled code replaces an eager run that raises (client/dispatch.py). Therefore 
 surrounding checkpoint must be as they were before the eager run.
 
 - Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
-  show whether it writes or draws. Most graphs do neither.
+  show whether the graph writes to inputs or draws random numbers. Most graphs do neither.
 - If these inputs have more than MAX_BYTES, or if autograd would record their changes, none is copied. They are then
   unchanged only if the run failed before the first node that writes to them.
 - The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
