@@ -51,7 +51,7 @@ class Outcomes:
         if finished.outcome == "published":
             out.append(Count(job.uid, "compiled"))
             out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
-        else:  # "exists": another process published the artifact between the client's lookup and its submit
+        else:  # "exists": another process published the artifact after the client's lookup
             out.append(Count(job.uid, "deduplicated"))
         self._flights.end(job, out, wire.Accepted("", job.submit.key, "published"))
         return True
@@ -66,7 +66,7 @@ class Outcomes:
         self._queue_again(job, now, "its worker's other job is cancelled", out)
 
     def _queue_again(self, job: ScheduledJob, now: float, why: str, out: list[Instruction]) -> None:
-        """Requeue a job that was not started. The attempt does not count."""
+        """Requeue a job. The attempt does not count."""
         out.append(job.move("park", now, why))
         job.worker, job.attempt = None, job.attempt - 1
         self._queue.add(job)

@@ -1,4 +1,4 @@
-"""The daemon's side of the watcher (service/watch): starts it if there is a watch, relays messages, restarts it.
+"""The daemon's side of the watcher (service/watch): starts it for a watch, relays messages, restarts it.
 
 The watcher is a separate process because it hashes files, handles bursts of events and supervises users' code, and the
 daemon's loop must not wait for these. The watcher runs as the daemon's user, so a system daemon starts no watcher.

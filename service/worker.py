@@ -1,4 +1,4 @@
-"""A worker: compiles one job after another, in the client's interpreter, as the client's user.
+"""A worker: compiles jobs, or offers them to a farm (``--courier``), in the client's interpreter, as its user.
 
 ::
 

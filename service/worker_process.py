@@ -23,7 +23,8 @@ LAUNCHER = Path(launcher.__file__)
 # The host has no process, memory or descriptor left. Another user may have exhausted these, so the failed start says
 # nothing about the interpreter.
 _HOST_IS_FULL = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-MESSAGES_AT_ONCE = 4  # messages of a worker that one read accepts: a worker sends Ready, and one Finished per job
+# Messages of a worker that one read accepts: a worker sends Ready, then Lowered and Finished per job.
+MESSAGES_AT_ONCE = 4
 
 
 class StartError(Exception):

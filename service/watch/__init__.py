@@ -8,5 +8,6 @@
                                                                         └── datagrams ───────┘  graphs, sources, ends
 
 Modules: ``watcher`` is the loop; ``watch`` is one watch; ``plan`` decides when to capture (pure); ``files`` digests the
-sources; ``hints`` reports possible changes; ``capture`` runs one capture; ``registry`` stores watches on disk.
+sources; ``hints`` reports possible changes; ``capture`` runs one capture; ``guard`` is the capture's parent process;
+``registry`` stores watches on disk.
 """

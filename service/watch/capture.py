@@ -253,7 +253,9 @@ def command(registration: wire.Registration, real: str) -> list[str]:
 
 
 def variables(registration: wire.Registration, runtime_dir: Path, token: str, report_path: str) -> dict[str, str]:
-    """The user's environment variables, with the hook enabled and the variable that makes the process a capture."""
+    """The user's environment variables, with the watch's store and daemon, and the variable that makes the process a
+    capture. For a command, also with the hook.
+    """
     found = {name: value for name, value in registration.variables.items() if name != "PRECOMPILED"}
     if registration.kind == "run":
         found = python_path.with_hook(found)

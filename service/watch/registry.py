@@ -1,7 +1,7 @@
 """Stores watches on disk for the next daemon: one file per watch, ``<cache_dir>/watch/<id>.json``, replaced by rename.
 
-A file holds the registration, with its environment variables, and the last good capture's results. The daemon runs the
-registered command, so it reads a file only if no other user can write to it or its directory (store/trust.py).
+A file holds the registration, with its environment variables, and the last good capture's results. A capture runs the
+registered command, so the watcher loads a file only if no other user can write to it or its directory (store/trust.py).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Registry:
         self._root = cache_dir / DIRECTORY
 
     def load(self) -> Iterator[tuple[str, Record]]:
-        """All watches that can be read and trusted. Other watches are logged, and their files stay in place.
+        """The first MAX_WATCHES watches that can be read and trusted. Others are logged, and their files stay in place.
 
         A watch that cannot be captured (``problem_of``) is set aside.
         """

@@ -97,7 +97,10 @@ class RunningWatch:
         return [path for path in found if path not in self._written]
 
     def restore(self, record: Record, is_there: Callable[[str], bool]) -> None:
-        """After a restart, reuse the last good capture. Capture again if a source changed or an artifact is missing."""
+        """After a restart, reuse the last good capture.
+
+        Capture again if there is none, if it was incomplete, if a source has changed, or if an artifact is missing.
+        """
         good = record.good
         if good is None:
             self.plan.begin(time.monotonic())

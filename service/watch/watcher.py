@@ -1,4 +1,4 @@
-"""The watcher's loop: handles the daemon's requests, file hints and captures' reports. One thread, never blocks."""
+"""The watcher's loop: handles the daemon's requests, file hints and captures' reports in one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks into Dynamo at frames for which Dynamo has no code.
+"""Hooks into Dynamo at frames for which Dynamo has no code that fits.
 
 The hook looks up a package for the frame. If no package fits, Dynamo traces the frame, and the hook records the trace.
 
@@ -141,9 +141,9 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
 def _looked(
     converter: object, frame: object, hooks: object, state: object
 ) -> tuple[Frame, NotPortable | None, bool] | None:
-    """Return the frame, the reason why its trace cannot be kept (or None), and whether it has tensors.
+    """Return the frame, the reason why its trace cannot be kept (or None), and whether Dynamo traces it.
 
-    Return None if packages do not apply.
+    Dynamo traces frames with tensors, and generators. Return None if packages do not apply.
     """
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
@@ -187,7 +187,11 @@ def _note_failure(error: BaseException) -> None:
 
 
 def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | None:
-    """The frame, or None if packages do not apply: for backends other than "inductor", exports and filtered guards."""
+    """The frame, or None if packages do not apply.
+
+    They apply only to the backend "inductor", and not to exports, calls with a hook for guards, Dynamo's own code, or
+    code at Dynamo's limit of recompiles.
+    """
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
         return None

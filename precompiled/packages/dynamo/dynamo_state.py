@@ -1,4 +1,6 @@
-"""Reads state that a trace depends on and that has no guards: process state, Dynamo's settings, and modes.
+"""Reads state around a frame that a trace depends on.
+
+Process state, Dynamo's settings and modes have no guards. Dynamo's global guard checks the rest (``global_state``).
 
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
@@ -36,7 +38,7 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
-# Settings that do not affect a trace: file paths, logs, and limits of recompiles.
+# Settings that do not affect a trace, such as file paths, logs, and limits of recompiles.
 _IRRELEVANT = frozenset(
     """
     _save_config_ignore accumulated_cache_size_limit accumulated_recompile_limit base_dir cache_size_limit
@@ -118,7 +120,7 @@ def restored_global_state(kept: str) -> Any:
 
 
 def trace_configuration() -> str:
-    """Digest of Dynamo's settings, which affect all traces.
+    """Digest of what affects all traces: Dynamo's settings, its tables of the program's functions, and the stance.
 
     Raises NotPortable if a setting contains code that has no description.
     """

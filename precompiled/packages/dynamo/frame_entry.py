@@ -58,7 +58,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame for which Dynamo has no code."""
+    """A frame for which Dynamo has no code that fits."""
 
     code: types.CodeType
     local: dict[str, object]

@@ -41,7 +41,7 @@ from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state, optimizers, ranks, value_facts
 from precompiled.store.package_format import About, GuardText
 
-# Kinds of guards that depend on the state around the frame or on their parameters, and not on their source.
+# Kinds of guards without a fact: the kind, its parameters and the state around the frame say all that must hold.
 NO_FACT = frozenset(
     """
     AUTOGRAD_SAVED_TENSORS_HOOKS DEFAULT_DEVICE DETERMINISTIC_ALGORITHMS DICT_CONTAINS DICT_NOT_CONTAINS DUAL_LEVEL
@@ -229,7 +229,7 @@ def quick_fingerprint(value: object) -> str:
 
 
 def guarded_locals(guards: list[Guard]) -> list[str]:
-    """Names of the locals with guards on their types, for which an entry serves a single type."""
+    """Names of the locals whose guards allow a single type."""
     kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
     return sorted(
         {
@@ -360,7 +360,10 @@ def order_of(value: object, source: Source, described: Descriptions) -> object:
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[object]:
-    """Describe the keys of a dictionary, in order: a tensor by its number, a module by its class and number."""
+    """Describe the keys of a dictionary or the items of a set, in order.
+
+    A tensor is described by its number, a module by its class and number, anything else by its value.
+    """
     return [_key(key, described) for key in value]
 
 

@@ -118,7 +118,7 @@ def _value_of(frame: Frame) -> Callable[[Any], Any]:
 def _import(
     modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[GuardFact], frame: Frame
 ) -> None:
-    """Import the modules that the trace imported, unless guards on values rule the entry out.
+    """Import the modules that the trace used, unless guards on values rule the entry out. Raises Mismatch.
 
     Also run Dynamo's preparations for new libraries. For einops, these fill a table of backends, on which Dynamo
     guards.
@@ -213,7 +213,10 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
 
 @contextlib.contextmanager
 def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[list[str]]:
-    """Put modules and builtins into the globals under the names that sources use. After an error, remove them."""
+    """Put modules, builtins and other values into the globals under the names that sources and the bytecode use.
+
+    After an error, remove them.
+    """
     scope = frame.scope
     wanted: dict[str, object] = {}
     for alias, module in body.imports.items():

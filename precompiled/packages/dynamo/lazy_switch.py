@@ -1,6 +1,6 @@
 """Switches packages on if Dynamo is imported, or else at the first ``torch.compile``.
 
-Packages import Dynamo, which takes half a second, so ``import precompiled`` must not switch packages on.
+Packages import Dynamo, which takes half a second, so ``import precompiled`` must not import Dynamo.
 
 Private names: torch._TorchCompileInductorWrapper.__init__, torch._TorchCompileWrapper.__init__. Checked on 2.11.0,
 2.13.0, 2.15.0.

@@ -9,12 +9,13 @@ How this file notes calls:
 - CPython 3.12 and newer report calls through ``sys.monitoring``, which costs nothing for code objects that are switched
   off. So this file watches the whole trace.
 - Older versions have only ``sys.setprofile``, which makes a trace slow (docs/decisions/0057). So this file watches a
-  trace only after it has read a value whose class's functions Dynamo may call (``meets``).
+  trace only after it has read a value for which Dynamo may call such a function (``meets``).
 
 Calls that this file ignores:
 
 - Calls whose result does not affect the trace (_INCIDENTAL): for example, Dynamo hashes values for its tables.
 - Calls below an operator or in an import (_BELOW). Artifacts' keys and requirements cover these calls.
+- Calls in methods of tensor subclasses (_OF_SUBCLASSES), and lookups of names that begin with "_" (``_is_a_look``).
 - Calls in guards or in the compile (``paused``).
 
 Private names: torch._dynamo.utils.hashable, torch._dynamo.variables.builder.VariableBuilder.wrap_module,
@@ -203,7 +204,7 @@ def _calls_by_pytree(kind: type) -> list[NativeCall] | None:
 
 
 def _functions_of(kind: type) -> Iterator[str]:
-    """The names of functions, properties and descriptors of a class and its bases. Skips modules in _DYNAMOS."""
+    """The names of methods (also static ones) and properties of a class and its bases. Skips modules in _DYNAMOS."""
     for base in type.mro(kind) if kind is not type else ():
         if not _is_dynamos(_MODULE_OF(base)):
             for name, member in looks.namespace_of(base).items():

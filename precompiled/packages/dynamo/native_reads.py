@@ -88,7 +88,7 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 
 
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
-    """Return the sources of the arguments of the noted calls. The caller describes their state.
+    """Return the sources of the noted calls' arguments that have a state of their own. The caller describes it.
 
     If an object has no source, the trace created it, or it is part of a described object. Raises NotPortable if an
     object has no description.

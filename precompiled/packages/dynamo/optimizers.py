@@ -10,7 +10,7 @@ repeats them on the live optimizer before its state is compared. If the entry do
 effects.
 
 This file calls only torch's own ``_init_group``, which reads parameters, gradients, the group and the state. The
-gradients have no guards, so this file describes them.
+sizes of gradients have no guards, so guard_facts.py describes them.
 
 Private names: torch._dynamo.variables.optimizer.OptimizerVariable.{get_python_args, value, source},
 torch._dynamo.variables.optimizer.OptimizerVariable._safe_to_set_capturable (2.15),

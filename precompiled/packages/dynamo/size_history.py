@@ -110,7 +110,7 @@ def wrap(
 
 
 def convert_sizes(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
-    """Convert the values for an entry. Leaves out values of code that cannot be found by a name."""
+    """Convert a trace's reads for an entry. Leaves out reads in code that cannot be found by a name."""
     return tuple(_kept(met, root, places))
 
 

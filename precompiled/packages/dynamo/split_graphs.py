@@ -3,7 +3,8 @@
 Because of these cuts, each bucket's gradients are sent while the next bucket's backward runs. Dynamo gets a
 ``torch.fx.GraphModule`` with a submodule for each part. The submodule's ``submod`` is the backend's result for the
 part, and its ``unwrap_singleton_tuple`` says whether the part returns its only output without a tuple. An entry stores
-the calls as plain data (steps), and the parts as separate graphs.
+the calls as plain data (steps), and the parts as separate graphs. This file also finds and rebuilds the function by
+which torch 2.15 replaces an empty graph.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
 torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),
@@ -22,7 +23,8 @@ from torch._dynamo import output_graph
 
 from precompiled.packages.describe.errors import NotPortable
 
-# The kinds of steps. ("step", number) refers to the result of an earlier step.
+# The kinds of steps. An argument or value is ("step", number of an earlier step), ("tuple", *values) or
+# ("constant", value).
 #
 # - ("input", name)
 # - ("call", number of the graph, arguments, whether it returns its only output without a tuple)

@@ -1,6 +1,6 @@
 """Defines the log of what Dynamo reads while it traces a frame.
 
-trace_patches.py and untraced.py fill the log, and unguarded.py describes the logged values.
+trace_patches.py and the files whose wrappers it installs fill the log. unguarded.py describes the logged values.
 
 Private names: torch._dynamo.source.ConstantSource, torch._guards.Source. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -1,14 +1,15 @@
 """Notes what a trace reads. unguarded.py describes the reads that have no guard.
 
 Dynamo guards on most things that it finds, but rarely on things that it does not find. No note may raise an error into
-the user's trace. This file notes:
+the user's trace. This file installs the wrappers of untraced.py, ordered.py, set_order.py and optimizers.py, and its
+own, which note:
 
 - Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
   the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
 - Attributes that Dynamo does not find, or whose existence it tests.
 - Keys that a dictionary lacks.
-- Reads of whole objects: an object's text, a module's names, the keys of a dictionary that the frame changes and writes
-  back.
+- Reads of whole objects: an object's text, the names in ``dir()``, the keys of a dictionary that becomes a constant or
+  a text, or that the frame changes and writes back.
 - Values from a class or a function that have neither a source nor a guard.
 - Objects under several sources: Dynamo may guard only on the first source.
 - Results that Dynamo assumes to be constant: results of importlib.util.find_spec, importlib.metadata.version,

@@ -284,7 +284,10 @@ def _in_order(name: str) -> list[object]:
 
 
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, object]:
-    """Return kind and data of a value that Dynamo put into the globals, for a later process to rebuild."""
+    """Return kind and data of a value that Dynamo put into the globals, for a later process to rebuild.
+
+    Raises NotPortable if a later process cannot.
+    """
     if value is vars(builtins):
         return "builtins", None
 
@@ -348,7 +351,8 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 def check_bytecode(traced: Traced, frame: Frame) -> None:
     """Refuse bytecode that is valid only in this process. Record the names of locals that differ between processes.
 
-    In other processes, bytecode is invalid if it reads a global that they lack (``alpha_1``), or contains an address.
+    In other processes, bytecode is invalid if it reads a global that they lack (``alpha_1``), contains an address, or
+    builds a set in this process's order.
     """
     assert traced.body is not None
     made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]
@@ -393,7 +397,7 @@ def make_skipped_frame(frame: Frame, traced: Traced) -> SkippedFrame:
     if traced.trace_log.problem is not None:
         raise traced.trace_log.problem
     if traced.trace_log.asked:
-        raise NotPortable(f"Dynamo may have skipped it because of {sorted(traced.trace_log.asked)[0]} gave")
+        raise NotPortable(f"Dynamo may have skipped it because of the result of {sorted(traced.trace_log.asked)[0]}")
     if not all(attempt.guards for attempt in traced.attempts):  # every attempt has guards on the global state
         raise NotPortable("this torch does not say why it skipped a frame", code="package-unsupported")
     imports = traced.imports

@@ -67,7 +67,7 @@ _THINGS = (
 @dataclass
 class Seen:
     """Facts without guards. The tuples of ``globals`` and ``native`` begin with a module (None: the frame's own) and a
-    name, all others with a source.
+    name, those of the other fields with a source or several.
     """
 
     attributes: list[tuple[Source, str, bool]] = field(default_factory=list)  # name, whether it exists
@@ -300,7 +300,7 @@ def _shared_cells(sources: list[Source], reader: object) -> list[list[str]]:
 def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
     """Raise NotPortable if a value that a trace took from a class or function has an incomplete description.
 
-    For example, Descriptions.attribute describes a module only by name, and a lock only by type.
+    For example, Descriptions.attribute describes a module only by name.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
         for item in [*value, *(value.values() if is_a(value, dict) else ())]:
@@ -330,7 +330,7 @@ def _has(value: object, name: str) -> bool:
 
 
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> object:
-    """Describe a global that is a class, or return ["builtin"] for a name that only the builtins have.
+    """Describe a global that is a class, or a name that only the builtins have.
 
     Returns None for a missing name, and for any other value, because such a value has a guard.
     """
@@ -362,11 +362,12 @@ def addresses_within(code: types.CodeType) -> list[str]:
 
 
 def check_code(code: types.CodeType) -> None:
-    """Refuse code that makes this process's data part of the trace. Raises NotPortable.
+    """Refuse code that makes data of this process, or data without a guard, part of the trace. Raises NotPortable.
 
     - ``id()``, and ``hash()`` of texts and objects, return numbers of one process.
     - A set of texts has a different order in each process.
     - Reads of a storage have no guard.
+    - Dynamo does not guard on the globals of a file that has the name of a module of Python.
 
     The standard library and torch are exempt. The library uses such numbers as keys of memos (inspect.unwrap, copy),
     and descriptions cover the identity of objects (Descriptions.number).
