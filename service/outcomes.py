@@ -4,7 +4,8 @@
 - **Parked**: another host or the farm compiles the job. The job is queued again; no worker gets it for a while.
 - **Kept**: the farm does not accept the job. The job is queued again, and no courier gets it for a while.
 - **Lost**: the job's worker has died. The job is queued again once. After a second death or a timeout, its key is
-  quarantined. The first death of a worker that had not read the graph does not count.
+  quarantined. Two deaths do not count: of a worker that had a second job (the job is then run alone), and the first one
+  of a worker that had not read the graph.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Outcomes:
         """Requeue a job whose worker has died, or quarantine its key."""
         if reason == "timeout" and now < job.started + self._limits.job_timeout_s:
             reason = "died"  # the other job of the worker has timed out
-        if unread and job.unread < MAX_UNREAD:  # the graph did not cause this death
+        if job.beside:  # perhaps the other job caused this death
+            job.alone = True
+        elif unread and job.unread < MAX_UNREAD:  # the graph did not cause this death
             job.unread += 1
         else:
             job.deaths += 1

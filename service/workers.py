@@ -49,7 +49,7 @@ class Runner:
         return limits.job_timeout_s
 
     def take(self, job: ScheduledJob, now: float) -> None:
-        self.job = job
+        self.job, job.beside = job, False
         self.move("assign", now)
 
     def give_back(self, job: ScheduledJob, now: float) -> None:
@@ -115,10 +115,7 @@ class Worker(Runner):
         return [job for job in (self.building, self.job) if job is not None]
 
     def may_overlap(self, job: ScheduledJob, limits: Limits) -> bool:
-        """Whether it can take ``job`` while its own job's kernels are built.
-
-        A job whose worker has died is run alone, because the death of a worker counts against each of its jobs.
-        """
+        """Whether it can take ``job`` while its own job's kernels are built."""
         own = self.job
         return (
             own is not None
@@ -128,7 +125,7 @@ class Worker(Runner):
             and self.seat == job.seat
             and own.submit.store == job.submit.store
             and job.priority <= own.priority < Priority.IDLE
-            and not (own.deaths or own.unread or job.deaths or job.unread)
+            and not any(one.alone or one.deaths for one in (own, job))
             and self.jobs_done + 1 < limits.jobs_per_worker
         )
 
@@ -137,6 +134,7 @@ class Worker(Runner):
             super().take(job, now)
         else:
             self.building, self.job = self.job, job
+            self.building.beside = self.job.beside = True
             self.move("overlap", now)
         self.is_lowered = False
 

@@ -41,6 +41,7 @@ def end(how):
     if how == "_exit":
         os._exit(0)
     os.kill(os.getpid(), getattr(signal, how))
+    time.sleep(1000)  # another thread may get the signal a moment later
 
 def end_in(phase, how, job):
     store = pathlib.Path(job.store)

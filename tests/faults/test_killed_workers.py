@@ -55,11 +55,13 @@ def compiled(daemon: DaemonUnderTest, do: str = "publish", key: str = "", **valu
 
 @pytest.mark.fault("worker-dies")
 @pytest.mark.integration
+@pytest.mark.parametrize("further", [0, 2], ids=["alone", "beside further jobs"])
 def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
-    daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
+    daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int], further: int
 ) -> None:
-    cases = list(itertools.product(PHASES, ENDS))
-    number = tries(SLOTS, 25 * len(cases))
+    """A worker may begin a further job before the end of its own job. Such a job is published, too."""
+    cases = list(itertools.product(PHASES[:-2] if further else PHASES, ENDS))  # replies follow the jobs' order
+    number = tries(SLOTS, (10 if further else 25) * len(cases))
     before = daemon.stats()
     for first in range(0, number, SLOTS):
         submitted = {}
@@ -72,14 +74,20 @@ def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
                 message = daemon.submit(
                     key=key, environment=daemon.environment(HERE=str(daemon.directory)), waiting=True
                 )
-                client.submit(message, graph("end-once", mark=str(tmp_path / key), phase=phase, how=how))
+                lowered = further > 0 and case % 2 == 1
+                do = graph("end-once", mark=str(tmp_path / key), phase=phase, how=how, lowered=lowered)
+                client.submit(message, do)
                 submitted[message.id] = key
+            for _ in range(further):
+                message = daemon.submit(environment=daemon.environment(HERE=str(daemon.directory)), waiting=True)
+                client.submit(message, graph(lowered=True))
+                submitted[message.id] = "beside others"
             while submitted:
                 reply = client.receive_until(has_ended)
                 assert getattr(reply, "state", "") == "published", (submitted[reply.id], reply)
                 del submitted[reply.id]
     after = daemon.stats()
-    assert after.retried - before.retried <= number and after.failed == before.failed
+    assert after.retried - before.retried <= number + number // SLOTS * further and after.failed == before.failed
     assert after.compiled - before.compiled >= number * (len(PHASES) - 1) // len(PHASES)
     assert len(list(tmp_path.iterdir())) == number, "each case ended a worker"
 
