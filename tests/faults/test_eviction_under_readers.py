@@ -63,14 +63,17 @@ ROLES: dict[str, Callable[[Store, random.Random, str], None]] = {
     "clearer": _clear,
 }
 
+LONGEST_S = 3600.0  # of a reader
+
 
 def _act(role: str, root: Path, seed: int, rounds: int, ended: Any, answers: Any) -> None:
-    """Act in a role. A reader does ``rounds`` rounds. Processes in all other roles go on until all readers have
-    ended.
+    """Act in a role. A reader does ``rounds`` rounds, for at most LONGEST_S. Processes in all other roles go on until
+    all readers have ended.
     """
+    until = time.monotonic() + LONGEST_S
     store, numbers, found = Store(root), random.Random(seed), Counter[str]()
     before = len(os.listdir("/proc/self/fd"))
-    while found["rounds"] < rounds if role == "reader" else not ended.is_set():
+    while (found["rounds"] < rounds and time.monotonic() < until) if role == "reader" else not ended.is_set():
         found["rounds"] += 1
         try:
             ROLES[role](store, numbers, numbers.choice(KEYS))
@@ -90,7 +93,9 @@ def _act(role: str, root: Path, seed: int, rounds: int, ended: Any, answers: Any
 
 @pytest.mark.fault("eviction")
 @pytest.mark.timeout(7200)
-def test_readers_see_whole_artifacts_or_none(tmp_path: Path, tries: Callable[..., int]) -> None:
+def test_readers_see_whole_artifacts_or_none(
+    tmp_path: Path, tries: Callable[..., int], record_property: Callable[[str, object], None]
+) -> None:
     fork = multiprocessing.get_context("fork")
     root = tmp_path / "store"
     memory = Path("/dev/shm") / f"pc-readers-{os.getpid()}"
@@ -130,4 +135,5 @@ def test_readers_see_whole_artifacts_or_none(tmp_path: Path, tries: Callable[...
     bad = {text: count for counts in found.values() for text, count in counts.items() if " " in text}
     assert not bad, bad
     assert quarantined == [] and left == [], (quarantined, left)
+    record_property("measured", f"{dict(found['reader'])} of all readers")
     assert found["reader"]["done"] and found["publisher"]["done"], found
