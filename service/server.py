@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import select
+import shlex
 import socket
 import stat
 import time
@@ -129,9 +130,8 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
                 names = os.listdir(fd)
                 if stat.S_IMODE(found.st_mode) & 0o022 and names:
                     # Another user may have put a link there, or a lock file that this user holds.
-                    raise refuse(
-                        f"others may write to {path}", f"Check the files in {path}, then run `chmod {wanted:o} {path}`"
-                    )
+                    action = f"Check the files in {path}, then run `chmod {wanted:o} {shlex.quote(str(path))}`"
+                    raise refuse(f"others may write to {path}", action)
                 # a directory for other purposes: others may need to read it
                 if names and paths.LOCK_NAME not in names:
                     raise refuse(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -56,21 +57,21 @@ def runtime_dir(settings: Settings) -> Check:
     except OSError as error:
         return Check("runtime directory", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_RUNTIME_DIR")
     try:
-        trust.check_stat(status, str(directory), directory=True)
+        trust.check_stat(status, str(directory), directory=True, setting="runtime_dir")
     except UntrustedStore as error:
         return Check("runtime directory", "fail", error.message, error.action)
     own = status.st_uid == os.geteuid() and directory != paths.SYSTEM_RUNTIME_DIR
     if own and stat.S_IMODE(status.st_mode) & 0o077:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         text = f"{directory} is open to others (mode {mode})"
-        return Check("runtime directory", "warn", text, f"`chmod 700 {directory}`")
+        return Check("runtime directory", "warn", text, f"`chmod 700 {shlex.quote(str(directory))}`")
     return Check("runtime directory", "ok", str(directory))
 
 
 def existing_parent(path: Path) -> Path:
     """The nearest directory above `path` that exists."""
     for parent in path.parents:
-        if parent.exists():
+        if os.path.exists(parent):  # unlike Path.exists, False without permission
             return parent
     return Path(path.anchor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -28,12 +29,12 @@ def run(settings: Settings) -> Iterator[Check]:
     store = Store(settings.cache_dir, settings.base)
     found = place(settings)
     yield found
-    if found.state == "fail" and not store.root.exists():
+    if found.state == "fail" and not os.path.isdir(store.root):
         return  # the other checks would report the same problem again
     yield ancestors(store.root)
     yield entries(store)
     yield quarantine(store)
-    disk = store.root if store.root.exists() else existing_parent(store.root)
+    disk = store.root if os.path.exists(store.root) else existing_parent(store.root)
     free = os.statvfs(disk)
     yield space(store.root, shutil.disk_usage(disk).free, free.f_favail if free.f_files else None)
     yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
@@ -47,14 +48,14 @@ def run(settings: Settings) -> Iterator[Check]:
         )
     yield from run_bases(store)
     build = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
-    noexec = os.statvfs(build if build.exists() else existing_parent(build)).f_flag & os.ST_NOEXEC
+    noexec = os.statvfs(build if os.path.exists(build) else existing_parent(build)).f_flag & os.ST_NOEXEC
     yield buildable(build, bool(noexec))
 
 
 def run_bases(store: Store) -> Iterator[Check]:
     for found in store.bases:
         yield base(found)
-        if found.root.exists():
+        if os.path.exists(found.root):
             yield ancestors(found.root)
             yield mappable(found.root, bool(os.statvfs(found.root).f_flag & os.ST_NOEXEC))
     if store.bases:
@@ -70,7 +71,7 @@ def place(settings: Settings) -> Check:
 
 def directories(store: Store) -> Check:
     """Check the owner and mode of the store's directories, as readers do."""
-    if not store.root.exists():
+    if not os.path.lexists(store.root):
         if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root}: the first compile will create it")
         return Check(
@@ -81,12 +82,13 @@ def directories(store: Store) -> Check:
         )
     for directory in (store.root, store.artifacts, store.tmp, store.quarantined):
         try:
-            trust.check_stat(os.lstat(directory), str(directory), directory=True)
+            setting = "cache_dir" if directory is store.root else ""
+            trust.check_stat(os.lstat(directory), str(directory), directory=True, setting=setting)
         except FileNotFoundError:
             continue
         except UntrustedStore as error:
             return Check("store", "fail", error.message, error.action)
-        except PermissionError as error:
+        except OSError as error:
             return Check("store", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_CACHE_DIR")
         if not os.access(directory, os.W_OK | os.X_OK):
             return Check(
@@ -112,7 +114,8 @@ def ancestors(root: Path) -> Check:
             return Check("store path", "warn", f"{parent} is owned by uid {status.st_uid}", "Move the store elsewhere")
         others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if others and not status.st_mode & stat.S_ISVTX:
-            return Check("store path", "warn", f"{parent} can be written by others", f"`chmod go-w {parent}`")
+            action = f"`chmod go-w {shlex.quote(str(parent))}`"
+            return Check("store path", "warn", f"{parent} can be written by others", action)
     return Check("store path", "ok", "no other user can replace it")
 
 
@@ -121,7 +124,7 @@ def entries(store: Store) -> Check:
     count = 0
     try:
         found = list(os.scandir(store.artifacts))
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         found = []
     for entry in found:
         try:
@@ -140,7 +143,7 @@ def entries(store: Store) -> Check:
 def quarantine(store: Store) -> Check:
     try:
         names = [name for name in os.listdir(store.quarantined) if not name.endswith((".reason", NOTE_SUFFIX))]
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         names = []
     if names:
         what = format_count(len(names), "corrupt file or folder is", "corrupt files or folders are")
@@ -164,20 +167,21 @@ def base(found: Base) -> Check:
             "Correct `base` (`precompiled config base` shows its origin), or bake it",
         )
     count, others = 0, 0
+    make_readable = f"`chmod -R a+rX {shlex.quote(str(found.root))}`"
     try:
-        with trust.open_directory(found.root):
+        with trust.open_directory(found.root, setting="base"):
             pass
         for parent, folders, files in os.walk(found.root, onerror=_raise):
             for name in (*folders, *files):
                 path = os.path.join(parent, name)
                 trust.check_stat(os.lstat(path), path, directory=name in folders)
                 if name in files and not os.access(path, os.R_OK):
-                    return Check(what, "warn", f"{path} cannot be read", f"`chmod -R a+rX {found.root}`")
+                    return Check(what, "warn", f"{path} cannot be read", make_readable)
         for name in found.names():
             readable = any(artifact.path.name == name for artifact in found.lookup(name.partition(".")[0], _ignore))
             count, others = count + readable, others + (not readable)
     except (UntrustedStore, OSError) as error:
-        action = error.action if isinstance(error, UntrustedStore) else f"`chmod -R a+rX {found.root}`"
+        action = error.action if isinstance(error, UntrustedStore) else make_readable
         return Check(what, "warn", f"{error} (its contents are ignored)", action)
     if others:
         text = f"{format_count(others, 'artifact')} of {others + count} are damaged, or of another version"
@@ -189,7 +193,7 @@ def left_out(store: Store) -> Check:
     """Whether loads have found unusable artifacts in base stores."""
     try:
         notes = [name for name in os.listdir(store.quarantined) if name.endswith(NOTE_SUFFIX)]
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         notes = []
     if notes:
         unfit = format_count(len(notes), "artifact")

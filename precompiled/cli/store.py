@@ -30,7 +30,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
-from precompiled.store import eviction, scratch, trust
+from precompiled.store import eviction, scratch
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.job_phases import under_way
 from precompiled.store.triton_kernels import TritonKernels
@@ -278,14 +278,14 @@ def open_store(settings: Settings) -> Store:
     """
     store = Store(settings.cache_dir, settings.base)
     try:
-        with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):
+        with store.artifacts_fd():
             pass
     except FileNotFoundError:
         pass
     except PermissionError as error:
         raise StoreError(
             f"{store.root} cannot be read: {error.strerror}",
-            "It belongs to another user; set PRECOMPILED_CACHE_DIR to your own directory",
+            "Make it readable, or set PRECOMPILED_CACHE_DIR to your own directory",
             code="store-unreadable",
         ) from error
     return store

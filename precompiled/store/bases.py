@@ -25,6 +25,8 @@ OnProblem = Callable[[str], None]
 class Base(StoreReader):
     """The artifacts of one base store. The base's path need not exist."""
 
+    setting = "base"
+
     def lookup(self, key: str, on_problem: OnProblem) -> list[Artifact]:
         """The variants of ``key``, which are numbered from 0 without a gap. Errors of the base are reported, never
         raised.

@@ -42,6 +42,8 @@ class Artifact:
 class StoreReader:
     """Reads the artifacts of the store in the directory ``root``."""
 
+    setting = "cache_dir"  # which names ``root``
+
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.artifacts = self.root / "artifacts"
@@ -93,7 +95,7 @@ class StoreReader:
     @contextmanager
     def artifacts_fd(self) -> Iterator[int]:
         with (
-            trust.open_directory(self.root) as root_fd,
+            trust.open_directory(self.root, setting=self.setting) as root_fd,
             trust.open_directory("artifacts", root_fd, shown=str(self.artifacts)) as artifacts_fd,
         ):
             yield artifacts_fd

@@ -191,9 +191,9 @@ def check_readable(root: Path) -> None:
     """Raise StoreError if the folder of the runs exists, but cannot be read or trusted."""
     for folder in (root, root / RUNS):
         try:
-            if not folder.is_dir():
+            if not os.path.lexists(folder):
                 return  # no run is recorded
-            with trust.open_directory(folder):
+            with trust.open_directory(folder, setting="cache_dir" if folder is root else ""):
                 pass
         except StoreError as error:
             raise StoreError(f"runs cannot be read: {error.message}", error.action, code=error.code) from error

@@ -39,7 +39,8 @@ class StoreWriter(StoreReader):
         try:
             for directory in (self.root, self.artifacts, self.tmp, self.quarantined):
                 directory.mkdir(mode=0o700, parents=directory is self.root, exist_ok=True)
-                trust.check_stat(os.lstat(directory), str(directory), directory=True)
+                setting = self.setting if directory is self.root else ""
+                trust.check_stat(os.lstat(directory), str(directory), directory=True, setting=setting)
         except UntrustedStore:
             raise
         except OSError as error:

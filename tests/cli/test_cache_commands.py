@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +39,21 @@ def files(store: Store) -> set[str]:
 def test_dir_prints_only_the_path(store: Store) -> None:
     assert invoke("cache", "dir").output == f"{store.root}\n"
     assert answer("cache", "dir") == {"cache_dir": str(store.root)}
+
+
+@pytest.mark.parametrize("command", ["ls", "size", "gc"])
+def test_command_that_makes_a_store_safe_again_suffices(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The printed command works in any directory, and for all files below the refused one."""
+    spaced = tmp_path / "a b"
+    store.root.rename(spaced)
+    for path in (spaced / "artifacts", *(spaced / "artifacts").rglob("*")):
+        path.chmod(path.stat().st_mode | 0o022)
+    error = answer("cache", command, "--cache-dir", str(spaced), status=1)["error"]
+    monkeypatch.chdir("/")
+    subprocess.run(error["action"].split("`")[1], shell=True, check=True)
+    assert len(answer("cache", "ls", "--cache-dir", str(spaced))["entries"]) == 4
 
 
 def test_size_adds_up_to_what_is_on_the_disk(full: Store) -> None:

@@ -313,7 +313,7 @@ def test_an_untrusted_store_is_reported_as_the_reason_for_unreadable_runs(
     recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
     (tmp_path / folder).chmod(0o777)
     error = answer("explain", "--run", "last", status=1)["error"]
-    assert error["code"] == "store-untrusted" and "chmod go-w" in error["action"]
+    assert error["code"] == "store-untrusted" and "chmod -R go-w" in error["action"]
     assert error["message"].startswith(f"runs cannot be read: {tmp_path / folder}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -240,6 +241,38 @@ def test_store_directories(tmp_path: Path) -> None:
     assert "chmod" in checks_store.directories(store).action
     (tmp_path / "file").touch()
     assert checks_store.directories(Store(tmp_path / "file")).state == "fail"
+
+
+@pytest.mark.usefixtures("own_directories")
+@pytest.mark.parametrize("kind", ["file", "link", "broken link", "below a file"])
+@pytest.mark.parametrize("command", ["doctor", "cache ls", "cache gc", "explain"])
+def test_cache_dir_that_is_no_directory_is_one_problem_of_the_setting(tmp_path: Path, kind: str, command: str) -> None:
+    """The path may be mistyped, so the first remedy must not remove what it names."""
+    path = tmp_path / "path"
+    if "link" in kind:
+        path.symlink_to(tmp_path if kind == "link" else tmp_path / "absent")
+    else:
+        path.touch(0o600)
+    store = path / "store" if kind.startswith("below") else path
+    if command == "doctor":
+        checks = checks_store.run(config.load({"cache_dir": str(store)}))
+        [found] = [check for check in checks if check.state == "fail"]
+        state, message, action = found.state, found.message, found.action
+    else:
+        error = answer(*command.split(), "--cache-dir", str(store), status=1)["error"]
+        state, message, action = "fail", error["message"], error["action"]
+    assert state == "fail" and str(path) in message
+    assert re.match("Set (another cache_dir|PRECOMPILED_CACHE_DIR)", action)
+
+
+@pytest.mark.usefixtures("own_directories")
+@pytest.mark.parametrize("kind", ["file", "broken link"])
+def test_base_that_is_no_directory_is_a_problem_of_the_setting(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "base"
+    path.touch(0o600) if kind == "file" else path.symlink_to(tmp_path / "absent")
+    found = list(checks_store.run(config.load({"cache_dir": str(tmp_path / "store"), "base": str(path)})))
+    [check] = [check for check in found if check.check == f"base {path}"]
+    assert check.state == "warn" and check.action.startswith("Set another base")
 
 
 def test_store_ancestors(tmp_path: Path) -> None:

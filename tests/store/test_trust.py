@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from pathlib import Path
 
@@ -28,7 +29,10 @@ def _use(store: Store) -> None:
 def _refused(store: Store) -> UntrustedStore:
     with pytest.raises(UntrustedStore) as caught:
         _use(store)
-    assert caught.value.action, "an error says what to do next"
+    action = caught.value.action
+    assert action, "an error says what to do next"
+    if "chmod" in action:  # the command must work in every directory, whatever the path
+        assert shlex.split(action.split("`")[1])[-1].startswith(str(store.root.resolve()))
     return caught.value
 
 
