@@ -19,6 +19,7 @@ from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words, shorten_paths
 from precompiled.core.words import MIN_SIMILARITY, format_count, human_bytes
 from precompiled.packages.describe import difference
+from precompiled.packages.nearest_entry import compare
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import WRAPPER, About, are_of_other_files, files_of
 from precompiled.store.packages import Entry
@@ -160,32 +161,28 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
     (last, about), *others = entries
     name = function_of(last)
-    compared: list[dict[str, Any]] = []
+    compared: list[tuple[tuple[bool, int, int], dict[str, Any]]] = []
     elsewhere, own_files = 0, files_of(last.header, about)
     for other, before in others:
         if are_of_other_files(own_files, files_of(other.header, before)):
             elsewhere += 1
         elif other.header.one_graph == last.header.one_graph:
-            found = difference.entries((last.header, about), (other.header, before))
-            # Values come first, because they explain the other differences.
-            found.sort(key=lambda item: not item.is_value)
-            changes = _distinct(str(item) for item in found if not item.is_identity)
+            found = compare((last.header, about), (other.header, before))
+            changes, identities = list(map(str, found.changes)), list(map(str, found.identities))
             if other.header.code != last.header.code:
                 changes.insert(0, f"the source of {name} itself has changed")
-            identities = _distinct(str(item) for item in found if item.is_identity)
             if not changes:
                 changes, identities = identities, []
-            compared.append(
-                {
-                    "entry": other.name,
-                    "store": str(other.root),
-                    "used": _used(other),
-                    "changes": changes,
-                    "same_program": other.header.sources == last.header.sources,
-                    "identities": identities,
-                }
-            )
-    compared.sort(key=lambda item: len(item["changes"]))
+            document = {
+                "entry": other.name,
+                "store": str(other.root),
+                "used": _used(other),
+                "changes": changes,
+                "same_program": other.header.sources == last.header.sources,
+                "identities": identities,
+            }
+            compared.append((found.rank, document))
+    compared.sort(key=lambda item: item[0])
     return {
         "function": name,
         "entry": last.name,
@@ -193,7 +190,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
         "used": _used(last),
         "stays": about.reason,
         "newest_trace": _newest_trace(store, name, own_files),
-        "others": compared,
+        "others": [document for _rank, document in compared],
         "other_programs": elsewhere,
     }
 

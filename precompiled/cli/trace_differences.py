@@ -5,30 +5,29 @@ from __future__ import annotations
 from contextlib import suppress
 
 from precompiled.core.errors import StoreError
-from precompiled.packages.describe import difference
+from precompiled.packages.describe.difference import EntryDifference
+from precompiled.packages.nearest_entry import Comparison, compare
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import About
 from precompiled.store.packages import Entry
 
 
-def first_value(store: Store, key: str, other_key: str) -> difference.EntryDifference | None:
+def first_value(store: Store, key: str, other_key: str) -> EntryDifference | None:
     """The first constant that differs between the traces that made two graphs. None if the store has no such traces.
 
-    If a graph has several traces, the pair with the fewest differences decides.
+    If a graph has several traces, the nearest pair decides.
     """
     entries: dict[str, list[Entry]] = {key: [], other_key: []}
     for entry in store.packages.entries():
         for of_key, found in entries.items():
             if of_key in entry.header.artifacts:
                 found.append(entry)
-    pairs: list[list[difference.EntryDifference]] = []
+    pairs: list[Comparison] = []
     for mine in entries[key]:
         for other in entries[other_key]:
             if (mine.header.module, mine.header.qualname) != (other.header.module, other.header.qualname):
                 continue
             with suppress(StoreError):
-                pairs.append(
-                    difference.entries((mine.header, About.parse(mine.about)), (other.header, About.parse(other.about)))
-                )
-    pairs.sort(key=len)
-    return next((item for found in pairs for item in found if item.is_value), None)
+                pairs.append(compare((mine.header, About.parse(mine.about)), (other.header, About.parse(other.about))))
+    pairs.sort(key=lambda pair: pair.rank)
+    return next((item for pair in pairs for item in pair.changes if item.is_value), None)

@@ -266,9 +266,10 @@ class Automatic:
         # a thread runs ``write``, because the first call must not wait for pickling or the disk
         def write() -> None:
             made = complete()
-            report.reasons = nearest_first((made.header, made.about), tried, reasons)
+            about = made.about.to_bytes()
+            report.reasons = nearest_first((made.header, about), tried, reasons)
             header = replace(made.header, sources_code=program.code())
-            name = store.publish(header, made.about.to_bytes(), made.body)
+            name = store.publish(header, about, made.body)
             entries.append((header.function, name))
             self.used.add((header.function, name))
             if _REMOTE is not None:

@@ -1,13 +1,15 @@
-"""Orders the reasons of a trace, so that the first one compares the trace with the most similar stored entry."""
+"""Compares the entries of one function, and finds those nearest to an entry. A trace's reasons and `explain` use it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from precompiled.core.errors import StoreError
+from precompiled.core.names import in_words
 from precompiled.packages.describe import difference
+from precompiled.packages.describe.difference import EntryDifference
 from precompiled.store.package_format import About, Header
 from precompiled.store.packages import Entry
 
@@ -19,19 +21,46 @@ class TriedEntry(NamedTuple):
     reason: str
 
 
-def nearest_first(made: tuple[Header, About], tried: Sequence[TriedEntry], reasons: Sequence[str]) -> tuple[str, ...]:
-    """The reasons of a trace, sorted by the number of differences between the compared entry and the new one
-    (``made``).
+class Comparison(NamedTuple):
+    """How an entry differs from another. The entry with the lowest ``rank`` is the nearest."""
+
+    changes: list[EntryDifference]  # values come first, because they explain the other changes
+    identities: list[EntryDifference]  # other objects or other memory, which usually follow from a change
+    rank: tuple[bool, int, int]
+
+
+def compare(one: tuple[Header, About], other: tuple[Header, About]) -> Comparison:
+    """Compare two entries as the store has them. An entry of a skipped frame has no guards, so it cannot be nearest to
+    a compiled one.
+    """
+    found = difference.entries(one, other)
+    changes = _distinct(sorted((item for item in found if not item.is_identity), key=lambda item: not item.is_value))
+    identities = _distinct(item for item in found if item.is_identity)
+    edits = one[0].code != other[0].code
+    return Comparison(changes, identities, (one[0].kind != other[0].kind, len(changes) + edits, len(identities)))
+
+
+def nearest_first(made: tuple[Header, bytes], tried: Sequence[TriedEntry], reasons: Sequence[str]) -> tuple[str, ...]:
+    """The reasons of a trace. Those that compare the new entry (``made``) with the nearest entries come first.
 
     If a constant differs, the reason names the constant, because other differences usually follow from it.
     """
+    # The description in memory has tuples where a stored one has lists, so every size would differ.
+    new = made[0], About.parse(made[1])
     ranked = []
     for entry, reason in tried:
         with suppress(StoreError):  # the entry has no readable description
-            found = difference.entries(made, (entry.header, About.parse(entry.about)))
-            values = [item for item in found if item.is_value]
-            plain = sum(not item.is_identity for item in found)
-            ranked.append((plain, len(found), values[0].said("when it was traced") if values else reason, reason))
-    ranked.sort(key=lambda item: item[:2])
+            found = compare(new, (entry.header, About.parse(entry.about)))
+            values = [item for item in found.changes[:1] if item.is_value]
+            ranked.append((found.rank, values[0].said("when it was traced") if values else reason, reason))
+    ranked.sort(key=lambda item: item[0])
     compared = {reason for *_, reason in ranked}
-    return (*(text for _, _, text, _ in ranked), *(reason for reason in reasons if reason not in compared))
+    return (*(text for _, text, _ in ranked), *(reason for reason in reasons if reason not in compared))
+
+
+def _distinct(found: Iterable[EntryDifference]) -> list[EntryDifference]:
+    """The differences whose texts still differ in the program's names. Dynamo may have several names for one value."""
+    texts: dict[str, EntryDifference] = {}
+    for item in found:
+        texts.setdefault(in_words(str(item)), item)
+    return list(texts.values())

@@ -167,7 +167,8 @@ def test_reasons_of_a_trace_begin_with_the_nearest_entry() -> None:
         header, about = header_and_about(**values)
         return TriedEntry(Entry(Path("a"), header, about.to_bytes(), b""), reason)
 
-    made = header_and_about(a=1, b=2, c=3)
+    header, about = header_and_about(a=1, b=2, c=3)
+    made = header, about.to_bytes()
     newest, near = tried("newest", a=7, b=8, c=9), tried("its length", a=1, b=2, c=4)
     reasons = nearest_first(made, [newest, near], ["newest", "its length", "another reason"])
     assert reasons == (
@@ -175,3 +176,18 @@ def test_reasons_of_a_trace_begin_with_the_nearest_entry() -> None:
         "L['a']: 1 here, 7 when it was traced",
         "another reason",
     )
+
+
+def test_skipped_frame_and_sizes_in_memory_are_not_nearest() -> None:
+    """A skipped frame's entry has no guards, and a fresh trace's sizes are tuples, which JSON stores as lists."""
+
+    def tried(reason: str, sizes: dict[str, Any], kind: str = "compiled") -> TriedEntry:
+        header = Header("f", "m", "f", "c", False, kind)
+        return TriedEntry(Entry(Path("a"), header, About(sizes=sizes).to_bytes(), b""), reason)
+
+    weights = {f"L['{name}']": (4, 6) for name in "abc"}
+    made = Header("f", "m", "f", "c", False, "compiled"), About(sizes={**weights, "L['x']": (12,)}).to_bytes()
+    skipped, other = tried("skipped", {}, "skipped"), tried("other model", {"L['x']": (8,), "L['a']": (5, 6)})
+    near = tried("its size", {**weights, "L['x']": (8,)})
+    reasons = ["skipped", "other model", "its size"]
+    assert nearest_first(made, [skipped, other, near], reasons) == ("its size", "other model", "skipped")

@@ -27,6 +27,7 @@ from torch._guards import Guard
 
 import precompiled
 from precompiled import packages
+from precompiled.cli import functions
 from precompiled.core.errors import CorruptArtifact, PackageError, StoreError
 from precompiled.packages import automatic, graphs, portable_format, requirements, source_files
 from precompiled.packages.describe.codes import code_digest
@@ -115,6 +116,29 @@ def test_reason_of_a_trace_names_a_check_that_the_call_fails(here: ThisProcess) 
     assert "is not in the store" in reason(9)
     # The guards on sizes also contain ``x.stride()[0] == x.size()[1]``, which holds.
     assert re.fullmatch(r"this call fails a guard: 2 <= L\['x'\]\.size\(\)\[1\].*", reason(1))
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(number))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_first_reason_of_a_trace_is_of_the_entry_that_explain_calls_nearest(here: ThisProcess) -> None:
+    """The entry of the smaller model is newer and has fewer guards that could differ."""
+    for number, batch in ((3, 8), (1, 8), (3, 12)):
+        torch._dynamo.reset()
+        torch.compile(Layers(number), backend="precompiled")(torch.randn(batch, 6))
+        assert automatic.switch_on().flush(60)
+    reasons = precompiled.package_report()[-1].reasons
+    nearest = functions.explain_document(here.session.store, f"{__name__}.Layers.forward")["others"][0]
+    assert nearest["changes"] == ["L['x']: sizes [12, 6] here, [8, 6] there"]
+    assert reasons[0] == "L['x']: sizes [12, 6] here, [8, 6] when it was traced" and len(reasons) == 2
 
 
 # ---------------------------------------------------------------- traced but not recorded
