@@ -67,6 +67,9 @@ class Session:
         # A process that only captures graphs for watch mode writes no run record.
         self.outcomes = GraphOutcomes(self.ledger, self._run if self.recorder is None else None)
         self.store = Store(self.settings.cache_dir, self.settings.base, self.outcomes.base_left_out)
+        for base in self.store.bases:
+            if not os.path.isdir(base.root):
+                self.outcomes.base_left_out(f"{base.root} is not a directory. Correct the setting `base`")
         self.daemon = DaemonStarter(lambda: self.settings, self.connection, self.store)
         self.pending = Pending(self)
         self.safe_points = SafePoints()
