@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 30.0
 def timeout_option(default: float) -> Any:
     return click.option(
         "--timeout",
-        type=click.FloatRange(min=0.0),
+        type=click.FloatRange(min=0.1),  # a shorter wait would blame a healthy daemon
         default=default,
         show_default=True,
         metavar="SECONDS",

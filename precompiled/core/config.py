@@ -144,9 +144,11 @@ class Settings:
     worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")
     daemon_idle_s: float = _setting(0.0, "idle time after which a daemon exits, if a client started it; 0: never")
     failure_ttl_s: float = _setting(3600.0, "how long a failure record prevents another compile of its graph")
-    cache_max_bytes: int = _setting(20 << 30, "limit of a store's size; the least recently used files are evicted")
+    cache_max_bytes: int = _setting(
+        20 << 30, "limit of a store's size, above 0; the least recently used files are evicted"
+    )
     cache_max_inodes: int = _setting(
-        200_000, "limit of a store's files and directories; the least recently used files are evicted"
+        200_000, "limit of a store's files and directories, above 0; the least recently used files are evicted"
     )
     # maps a setting's name to the origin of its value: "default", "flag", "env PRECOMPILED_X" or "file
     # /etc/precompiled.toml", for example

@@ -19,6 +19,8 @@ PROGRESS = ("terminal", "always", "off")
 TIERS = ("default", "quick,default")
 TRITON = ("on", "texts", "off")
 MAX_BASES = 16
+# Settings for which 0 would not mean "no limit", but remove or stop everything.
+NOT_ZERO = ("cache_max_bytes", "cache_max_inodes", "job_timeout_s", "remote_timeout_s")
 
 
 def parse_switch(value: object) -> bool:
@@ -126,16 +128,19 @@ def parse_size(text: str) -> int:
 def parse_positive(name: str, kind: type) -> Callable[[Any], Any]:
     ends = {"s": "a number of seconds"}
     ending = name.rpartition("_")[2]
-    what = ends.get(ending, "a number" if kind is float else "a whole number") + ", 0 or more, without a unit"
+    least = "above 0" if name in NOT_ZERO else "of 0 or more"
+    what = f"{ends.get(ending, 'a number' if kind is float else 'a whole number')} {least}, without a unit"
     if ending == "bytes":
-        what = "a size of 0 or more, such as 500000000, 500MB or 20GiB"
+        what = f"a size {least}, such as 500000000, 500MB or 20GiB"
+    if name.startswith("cache_max_"):
+        what += "; `precompiled cache clear` empties the store"
 
     def parse(value: object) -> Any:
         try:
             number = parse_size(value) if ending == "bytes" and isinstance(value, str) else kind(value)
         except (ValueError, TypeError, OverflowError):
             number = -1
-        if not 0 <= number < 1 << 62:  # also false for NaN
+        if not 0 <= number < 1 << 62 or (number == 0 and name in NOT_ZERO):  # also true for NaN
             raise ValueError(f"expected {what}")
         return number
 

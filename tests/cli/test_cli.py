@@ -119,6 +119,14 @@ def test_an_unknown_setting_is_refused(environment: dict[str, str]) -> None:
     assert "`precompiled config` lists all settings" in precompiled(environment, "config", "qqqq").stderr
 
 
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("command", ["status", "cache stats", "daemon start", "daemon stop", "daemon restart"])
+@pytest.mark.parametrize("timeout", ["0", "-1"])
+def test_a_timeout_in_which_no_daemon_can_answer_is_refused(command: str, timeout: str) -> None:
+    error = answer(*command.split(), f"--timeout={timeout}", status=2)["error"]
+    assert error["code"] == "usage" and "--timeout" in error["message"]
+
+
 # ---------------------------------------------------------------- commands about the daemon
 
 
