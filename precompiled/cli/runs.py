@@ -27,6 +27,7 @@ from precompiled.store import run_records
 from precompiled.store.run_records import BY_DAEMON, NO_RUN, NOT_SERVED, RUN_FIRST, RUNS, Run, RunProcess, runs, way
 
 MAX_SHOWN = 10
+RECENT_S = 60.0  # a run that ended longer ago may not be the run that the user means
 
 
 def live(settings: Settings) -> list[dict[str, Any]]:
@@ -59,7 +60,7 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
         "waited_s": summary.waited_s,
         "is_first_run": summary.is_new,
     }
-    return document, lambda: _show(run, summary, document["said"])
+    return document, lambda: _show(run, summary, document["said"], is_newest=name != run.name)
 
 
 def graph_of(settings: Settings, prefix: str) -> str | None:
@@ -281,10 +282,14 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
 
 
-def _show(run: Run, summary: misses.Summary, said: Sequence[str]) -> None:
-    lasted = max(process.last_seen for process in run.processes) - run.since
-    end = "runs still" if run.is_alive else f"{human_seconds(lasted)} long"
+def _show(run: Run, summary: misses.Summary, said: Sequence[str], *, is_newest: bool) -> None:
+    ended = max(process.last_seen for process in run.processes)
+    end = "runs still" if run.is_alive else f"{human_seconds(ended - run.since)} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.since)} ago, {end}")
+    if is_newest and not run.is_alive and time.time() - ended > RECENT_S:
+        click.echo(
+            "  the newest recorded run; runs with PRECOMPILED=0 or without a call of a compiled function have no record"
+        )
     for line in (summary.sentence(), summary.seconds(), *(said if summary.graphs else ())):
         if line:
             click.echo(f"  {line}")

@@ -288,6 +288,23 @@ def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: p
     assert re.search(r", began .* ago, 2 min long", CliRunner().invoke(_command(show)).output)
 
 
+@pytest.mark.parametrize(
+    ("now", "name", "is_said"), [(1150.0, "last", False), (1190.0, "last", True), (1190.0, "a", False)]
+)
+def test_an_old_run_is_said_to_be_the_newest_recorded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: float, name: str, is_said: bool
+) -> None:
+    """The user may have run the program since, with an error before the first graph or with precompiled off."""
+    tmp_path.chmod(0o700)
+    recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
+    (run,) = run_records.runs(tmp_path)
+    run.processes[0].launched, run.processes[0].ended = 1000.0, 1120.0
+    monkeypatch.setattr(shown, "runs", lambda root: [run])
+    monkeypatch.setattr("time.time", lambda: now)
+    _document, show = shown.explain(config.load({"cache_dir": tmp_path}), name)
+    assert ("newest recorded run" in CliRunner().invoke(_command(show)).output) is is_said
+
+
 @pytest.mark.reason("store-unwritable")
 def test_an_unwritable_store_is_reported_as_the_reason_for_missing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
