@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -149,7 +149,6 @@ def _heading(text: str) -> str:
 # ---------------------------------------------------------------- a command
 
 Body = Callable[..., int | None]
-WrongSettings = Literal["raise", "print", "ignore"]
 
 
 class Command(click.Command):
@@ -184,15 +183,15 @@ def command(
     name: str,
     *,
     overrides: bool = False,
-    wrong: WrongSettings = "raise",
+    needs_valid_settings: bool = True,
     cls: type[Command] = Command,
     **extra: Any,
 ) -> Callable[[Body], Command]:
     """Decorator for a command with `--json`, `--cache-dir` and `--runtime-dir`.
 
     The function gets an Output and the Settings first, and returns its exit status, or None for 0. `overrides`: also
-    accept `--set NAME=VALUE`. `wrong`: what an invalid configuration file or variable does. "raise": raises
-    ConfigError. "print": prints the error and uses the defaults. "ignore": uses the defaults.
+    accept `--set NAME=VALUE`. `needs_valid_settings`: raise ConfigError for an invalid configuration file or variable.
+    Otherwise the defaults apply, and the function reports the problems.
     """
 
     def decorate(function: Body) -> Command:
@@ -201,7 +200,7 @@ def command(
             as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: object
         ) -> int | None:
             flags = {"cache_dir": cache_dir, "runtime_dir": runtime_dir, **_parse_sets(sets)}
-            settings = _load_settings(flags, wrong)
+            settings = _load_settings(flags, needs_valid_settings)
             logging.basicConfig(level=settings.log.upper(), format="%(levelname)s %(name)s: %(message)s")
             return function(Output(as_json), settings, **rest)
 
@@ -219,19 +218,15 @@ def command(
     return decorate
 
 
-def _load_settings(flags: dict[str, str | None], wrong: WrongSettings) -> config.Settings:
+def _load_settings(flags: dict[str, str | None], needs_valid: bool) -> config.Settings:
+    problems: list[ConfigError] = []
     try:
-        return config.load(flags)
-    except ConfigError as error:
-        try:
-            config.load()  # raises if a variable or a file is wrong
-        except ConfigError:
-            if wrong == "raise":
-                raise
-            if wrong == "print":
-                click.echo(f"precompiled: {error}", err=True)
-            return config.Settings(origins=dict.fromkeys(config.NAMES, "default"))
-        raise click.UsageError(str(error)) from error  # a flag is wrong
+        settings = config.load(flags, problems)
+    except ConfigError as error:  # a flag is wrong
+        raise click.UsageError(str(error)) from error
+    if problems and needs_valid:
+        raise problems[0]
+    return settings
 
 
 def _parse_sets(sets: Sequence[str]) -> dict[str, str]:

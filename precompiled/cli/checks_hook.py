@@ -11,7 +11,7 @@ from pathlib import Path
 from precompiled.cli import distributions, probe, pth
 from precompiled.core import python_path
 from precompiled.core.check import Check
-from precompiled.core.config import ENV_PREFIX, NAMES, Settings
+from precompiled.core.config import ENV_PREFIX, NAMES, Settings, find_problems
 from precompiled.core.words import closest
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, VERSION, switched_off
@@ -37,7 +37,7 @@ def run(settings: Settings, *, with_packages: bool = True) -> Iterator[Check]:
     yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
     version = _torch_version()
     yield torch_version(version)
-    if version is not None:
+    if version is not None and not find_problems():  # with an invalid setting, torch.compile is not routed
         switched_on = {**variables, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
         with_torch = probe.ask_with_torch(python_path.with_hook(switched_on), packages=with_packages)
         yield route(with_torch)
@@ -189,7 +189,7 @@ def route(found: probe.Probe) -> Check:
     return Check(
         "route",
         "fail",
-        f"torch.compile is not routed: {found.problem or found.state}",
+        f"torch.compile is not routed: {found.problem.removeprefix('torch.compile is not routed: ') or found.state}",
         f'Use torch.compile(backend="precompiled"), and {_REPORT_THIS}',
     )
 

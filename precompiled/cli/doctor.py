@@ -14,6 +14,7 @@ from precompiled import parts
 from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store
 from precompiled.cli.app import command
 from precompiled.cli.output import ALL_SHOWS, Output, all_option
+from precompiled.core import config
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.words import format_count
@@ -27,11 +28,24 @@ def groups(*, complete: bool = True) -> dict[str, _Checks]:
     ``complete``: with the check of packages, which takes as long as all others.
     """
     hook = partial(checks_hook.run, with_packages=complete)
-    found: dict[str, _Checks] = {"hook": hook, "daemon": checks_daemon.run, "store": checks_store.run}
+    found: dict[str, _Checks] = {
+        "settings": check_settings,
+        "hook": hook,
+        "daemon": checks_daemon.run,
+        "store": checks_store.run,
+    }
     for name, entry in (("remote", parts.REMOTE_STATE), ("farm", parts.FARM_STATE)):
         if (part := entry.get()) is not None:
             found[name] = part.checks
     return found | {"host": checks_host.run}
+
+
+def check_settings(settings: Settings) -> Iterator[Check]:
+    problems = config.find_problems()
+    for error in problems:
+        yield Check("settings", "fail", error.message, error.action)
+    if not problems:
+        yield Check("settings", "ok", "all values are valid")
 
 
 # Problems come first.
@@ -39,13 +53,13 @@ MARKS = {"fail": "FAIL", "warn": "WARN", "info": "info", "ok": "ok"}
 COLOURS = {"fail": "red", "warn": "yellow", "info": "cyan", "ok": "green"}
 
 
-@command("doctor", examples=["precompiled doctor", "precompiled doctor --all"])
+@command("doctor", needs_valid_settings=False, examples=["precompiled doctor", "precompiled doctor --all"])
 @all_option("Show all checks, and also check packages (takes longer).")
 def doctor_command(out: Output, settings: Settings, show_all: bool) -> int:
     """Check this installation, and say how to fix it.
 
-    Checks the hook, the daemon, the store, the remote, the farm and the host. Shows problems, and with --all or --json
-    every check. The exit status is 1 if a check fails; warnings do not count.
+    Checks the settings, the hook, the daemon, the store, the remote, the farm and the host. Shows problems, and with
+    --all or --json every check. The exit status is 1 if a check fails; warnings do not count.
     """
     complete = show_all or out.as_json
     if sys.stderr.isatty():

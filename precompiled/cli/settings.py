@@ -16,10 +16,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from precompiled.cli.app import command, setting_name
+from precompiled.cli.daemon import ANSWER_TIMEOUT_S, ask_daemon
 from precompiled.cli.output import Output, all_option, fits_screen, table
 from precompiled.core import config, durable, paths
-from precompiled.core.config import ENV_PREFIX, MEANINGS, NAMES, Settings
-from precompiled.core.errors import ConfigError
+from precompiled.core.config import CLIENT_ONLY, ENV_PREFIX, MEANINGS, NAMES, Settings
+from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.core.regular_file import read_bytes
 from precompiled.core.words import human_bytes, human_seconds, sentence
 
@@ -67,14 +68,19 @@ def _not_a_setting(text: str, name: str, value: str) -> click.UsageError:
     return click.UsageError(f"No such setting {text!r}. {advice}")
 
 
-@command("show", overrides=True, examples=["precompiled config", "precompiled config mode workers"])
+@command(
+    "show",
+    overrides=True,
+    needs_valid_settings=False,
+    examples=["precompiled config", "precompiled config mode workers"],
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=_ShownSetting(), callback=_parse_names)
 @all_option("Show the values of all settings on a terminal, too.")
-def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_all: bool) -> None:
+def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_all: bool) -> int:
     """Show settings and where each value comes from.
 
     `precompiled config` alone does the same. On a terminal, shows the values that differ from the default. With a NAME,
-    it also says what the setting does and how to set it.
+    it also says what the setting does and how to set it. The exit status is 1 if a file or variable is invalid.
     """
     document = {
         name: {"value": _plain(getattr(settings, name)), "origin": settings.origins[name], "meaning": MEANINGS[name]}
@@ -96,12 +102,13 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...], show_a
             click.echo(f"  To set it: {ENV_PREFIX}{name.upper()}=VALUE, or `precompiled config set {name} VALUE`")
 
     out.result(document, show)
+    return int(_note_problems(out))
 
 
-# This command may repair an invalid file.
+# `set` and `unset` may repair an invalid file.
 @command(
     "set",
-    wrong="print",
+    needs_valid_settings=False,
     context_settings={"ignore_unknown_options": True},  # a value may begin with "-"
     examples=["precompiled config set mode wait", "precompiled config set workers 4"],
 )
@@ -121,21 +128,53 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
     line = f"{name} = {_toml(parsed)}"
     file, _ = _change(name, line)
     readable = f" ({human_bytes(parsed)})" if name.endswith("_bytes") and parsed else ""
-    text = f"Wrote `{line}`{readable} to {file}.{_precedence(name)}"
+    text = f"Wrote `{line}`{readable} to {file}.{_precedence(name)}{_restart_note(settings, name)}"
     out.result({"file": str(file), "name": name, "value": _plain(parsed)}, text)
+    _note_problems(out)
 
 
-@command("unset", wrong="print", examples=["precompiled config unset mode"])
-@click.argument("name", type=SETTING)
+@command("unset", needs_valid_settings=False, examples=["precompiled config unset mode"])
+@click.argument("name", type=_ShownSetting())
 def unset_command(out: Output, settings: Settings, name: str) -> None:
     """Remove a setting from your configuration file.
 
-    Then its default applies. The command keeps the other lines of the file. A running daemon uses its new settings
-    after `precompiled daemon restart`.
+    Then its default applies. NAME may also be an unknown key of the file. The command keeps the other lines of the
+    file. A running daemon uses its new settings after `precompiled daemon restart`.
     """
+    content = _content(paths.user_config_file())
+    if _with_line(content, name, "") == content:  # the file has no such key
+        name = setting_name(name)
     file, is_changed = _change(name, "")
     text = f"Removed {name} from {file}." if is_changed else f"{file} does not set {name}."
-    out.result({"file": str(file), "name": name, "removed": is_changed}, text + _precedence(name))
+    out.result(
+        {"file": str(file), "name": name, "removed": is_changed},
+        text + _precedence(name) + _restart_note(settings, name),
+    )
+    _note_problems(out)
+
+
+def _note_problems(out: Output) -> bool:
+    """Print all invalid settings of files and variables. Returns whether there are any."""
+    problems = config.find_problems()
+    for error in problems:
+        out.note(f"precompiled: {error}")
+    return bool(problems)
+
+
+def _restart_note(settings: Settings, name: str) -> str:
+    """A sentence if a running daemon keeps another value of a setting until it restarts, otherwise ""."""
+    from precompiled import wire
+
+    if name not in NAMES or name in CLIENT_ONLY or settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR:
+        return ""
+    try:
+        reply = ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S)
+    except PrecompiledError:
+        return ""
+    new = config.load(problems=[]).text(name)
+    old = reply.settings.get(name, new)
+    restart = "`precompiled daemon restart`"
+    return "" if old == new else f"\nThe running daemon (pid {reply.pid}) keeps {name} = {old} until {restart}."
 
 
 def _precedence(name: str) -> str:
@@ -154,23 +193,36 @@ def _change(name: str, line: str) -> tuple[Path, bool]:
             "you have no configuration file, because this user has no home directory",
             f"Set {ENV_PREFIX}{name.upper()} instead, or XDG_CONFIG_HOME",
         )
-    try:
-        before = read_bytes(file).decode()
-    except FileNotFoundError:
-        before = ""
+    before = _content(file)
     after = _with_line(before, name, line)
-    if not _is_toml(after):
-        raise ConfigError(f"{file} is not valid TOML", "Correct the file, then run the command again")
+    try:
+        found = config.parse_toml(after)
+    except ValueError as error:
+        action = "Correct the file, then run the command again"
+        raise ConfigError(f"{file} is not valid TOML: {error}", action) from error
+    if (name in found) != bool(line):  # the line would belong to a table, or the key is one
+        raise ConfigError(f"{file} has a table, and settings have none", "Remove the table, then run the command again")
     if after != before:
         _write(file.resolve(), after)
     return file, after != before
+
+
+def _content(file: Path) -> str:
+    try:
+        return read_bytes(file).decode()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:  # a directory, or no text
+        raise ConfigError(f"{file} cannot be read: {error}", "Make it a text file, or remove it") from error
 
 
 def _with_line(text: str, name: str, line: str) -> str:
     """A configuration file's text with a new line for a setting, or without the setting. All other lines stay."""
     lines = text.splitlines()
     new = [line] if line else []
-    start = next((at for at, found in enumerate(lines) if re.match(rf"\s*{name}\s*=", found)), None)
+    start = next(
+        (at for at, found in enumerate(lines) if re.match(rf"\s*([\"']?){re.escape(name)}\1\s*=", found)), None
+    )
     if start is None:
         return "\n".join([*lines, *new, ""]) if line else text
     end = start + 1

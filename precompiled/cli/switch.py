@@ -28,7 +28,7 @@ NOT_FOUND = 127
 # With an invalid setting, the command runs without precompiled.
 @command(
     "run",
-    wrong="ignore",
+    needs_valid_settings=False,
     context_settings={"allow_interspersed_args": False},
     examples=[
         "precompiled run -- python train.py",

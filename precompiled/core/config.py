@@ -264,22 +264,31 @@ def parse(name: str, value: object) -> Any:
         raise ValueError(str(error)) from error
 
 
-def load(flags: Mapping[str, object] | None = None) -> Settings:
+def load(flags: Mapping[str, object] | None = None, problems: list[ConfigError] | None = None) -> Settings:
     """Resolve all settings now.
 
     ``flags``: the flags of a command line; None for a flag that is not set. Raises ConfigError, with the origin, for an
-    invalid value. An unknown TOML key is an error, because otherwise the user would not notice a typo.
+    invalid value. An unknown TOML key is an error, because otherwise the user would not notice a typo. ``problems``:
+    gets the errors of files and variables instead, and the defaults apply. An invalid flag still raises.
     """
+
+    def report(error: ConfigError) -> None:
+        if problems is None:
+            raise error
+        problems.append(error)
+
     chosen: dict[str, tuple[object, str]] = {}
     for path in (paths.SYSTEM_CONFIG, paths.user_config_file()):
-        for name, value in _read_toml(path).items():
-            if name not in NAMES:
-                from precompiled.core.words import closest  # only an error needs this import
-
-                near = closest(name, NAMES)
-                further = f"Did you mean {near}?" if near else f"Known keys: {', '.join(NAMES)}"
-                raise ConfigError(f"{path} has the unknown key {name!r}", further)
-            chosen[name] = (value, f"file {path}")
+        try:
+            content = _read_toml(path)
+        except ConfigError as error:
+            report(error)
+            continue
+        for name, value in content.items():
+            if name in NAMES:
+                chosen[name] = (value, f"file {path}")
+            else:
+                report(_unknown_key(path, name))
     for name in NAMES:
         variable = ENV_PREFIX + name.upper()
         if (text := os.environ.get(variable)) is not None and text != "":
@@ -296,8 +305,34 @@ def load(flags: Mapping[str, object] | None = None) -> Settings:
         except ValueError as error:
             place = "" if origin == "flag" else f" (from {origin})"  # the user has just typed a flag or an argument
             said = f"{name} = {value!r}{place} cannot be used: {error}"
-            raise ConfigError(said, "Correct it, or leave it out") from error
-        origins[name] = origin
+            wrong = ConfigError(said, "Correct it, or leave it out")
+            if origin == "flag":
+                raise wrong from error
+            report(wrong)
+        else:
+            origins[name] = origin
     if "runtime_dir" not in parsed:
         parsed["runtime_dir"] = paths.default_runtime_dir(parsed.get("cache_dir"))
     return Settings(**parsed, origins=origins)
+
+
+def find_problems() -> list[ConfigError]:
+    """The errors of all files and environment variables."""
+    problems: list[ConfigError] = []
+    load(problems=problems)
+    return problems
+
+
+def _unknown_key(path: Path, name: str) -> ConfigError:
+    from precompiled.core.words import closest  # only an error needs this import
+
+    near = closest(name, NAMES)
+    further = f"Did you mean {near}?" if near else "`precompiled config` lists all settings."
+    return ConfigError(f"{path} has the unknown key {name!r}", f"{further} {_how_to_remove(path, name)}")
+
+
+def _how_to_remove(path: Path, name: str) -> str:
+    import shlex
+
+    by_command = f"Run `precompiled config unset {shlex.quote(name)}`"
+    return by_command if path == paths.user_config_file() else f"Remove it from {path}"

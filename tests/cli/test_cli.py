@@ -61,7 +61,7 @@ def test_wrong_use_is_status_2(settled: None, arguments: list[str]) -> None:
 
 @pytest.mark.reason("bad-config")
 def test_the_error_for_a_bad_setting_names_its_origin(environment: dict[str, str]) -> None:
-    done = precompiled({**environment, "PRECOMPILED_MODE": "fast"}, "config", "--json")
+    done = precompiled({**environment, "PRECOMPILED_MODE": "fast"}, "status", "--json")
     assert done.returncode == 1 and "PRECOMPILED_MODE" in done.stderr
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "bad-config" and set(error) == {"code", "message", "action"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 from pathlib import Path
 
 import pytest
-from support_cli import answer, invoke
+from support_cli import answer, invoke, precompiled
 
+from precompiled.cli import doctor
 from precompiled.core import config, paths
 
 
@@ -90,9 +92,49 @@ def test_an_invalid_value_changes_nothing(file: Path, name: str, value: str, why
 def test_a_bad_value_in_the_file_can_be_corrected(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text('mode = "fast"\n')
-    assert invoke("config").exit_code == 1
-    assert invoke("config", "set", "mode", "wait").exit_code == 0
-    assert config.load().mode == "wait"
+    shown = invoke("config")
+    assert shown.exit_code == 1 and "mode = 'fast'" in shown.stderr and "workers" in shown.stdout
+    done = invoke("config", "set", "mode", "wait")
+    assert (done.exit_code, done.stderr) == (0, "") and config.load().mode == "wait"
+
+
+@pytest.mark.parametrize("line", ['moode = "wait"', '"a b" = 1', "'moode' = [\n1]", 'mode = "fast"'])
+def test_the_command_that_an_error_names_removes_a_key(file: Path, line: str) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(f"# mine\n{line}\nworkers = 3\n")
+    command = "precompiled config unset mode"
+    if "fast" not in line:
+        command = answer("status", status=1)["error"]["action"].split("`")[-2]
+    assert invoke(*shlex.split(command)[1:]).exit_code == 0
+    assert file.read_text() == "# mine\nworkers = 3\n" and config.load().workers == 3
+
+
+def test_every_problem_of_the_settings_is_shown(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text('mode = "fast"\nmoode = "wait"\n')
+    monkeypatch.setenv("PRECOMPILED_WORKERS", "many")
+    said = invoke("config", "set", "max_queue", "7")
+    assert said.exit_code == 0 and "max_queue = 7" in file.read_text()
+    monkeypatch.setattr(doctor, "groups", lambda complete: {"settings": doctor.check_settings})
+    failed = [check["message"] for check in answer("doctor", status=1) if check["state"] == "fail"]
+    assert len(failed) == 3
+    for name in ("mode = 'fast'", "unknown key 'moode'", "workers = 'many'"):
+        assert name in said.stderr and any(name in message for message in failed)
+
+
+def test_a_setting_that_would_belong_to_a_table_is_not_written(file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text("[tool]\nx = 1\n")
+    assert "has a table" in answer("config", "set", "mode", "wait", status=1)["error"]["message"]
+    assert file.read_text() == "[tool]\nx = 1\n"
+
+
+def test_a_setting_that_a_running_daemon_keeps_is_reported(stopped: dict[str, str], file: Path) -> None:
+    assert precompiled(stopped, "daemon", "start").returncode == 0
+    keeps = "The running daemon (pid "
+    assert keeps in invoke("config", "set", "workers", "1").output
+    assert keeps not in invoke("config", "set", "mode", "wait").output
+    assert keeps not in invoke("config", "unset", "workers").output
 
 
 def test_an_invalid_toml_file_is_not_changed(file: Path) -> None:

@@ -436,6 +436,7 @@ def test_all_checks_on_this_host() -> None:
     )
     checks = {item["check"]: item for item in json.loads(done.stdout)}
     expected = {
+        "settings",
         "switch",
         "installation",
         "variables",
