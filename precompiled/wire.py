@@ -387,7 +387,7 @@ class Lowered(Message, frozen=True):
 
 
 class Finished(Message, frozen=True):
-    """The outcome of a job. A worker that has two jobs ends the earlier one first.
+    """The outcome of a job. Two jobs of a worker may end in any order.
 
     - "failed": the worker has published a failure record, unless the store or the GPU caused the failure
     - "parked": another host or the farm compiles the key; offer the job again after ``again_s`` seconds

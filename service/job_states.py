@@ -88,6 +88,7 @@ class ScheduledJob:
     worker: int | None = None
     size: int = 0  # its bytes in the queue
     deaths: int = 0  # workers that died while they ran it
+    is_lowered: bool = False  # whether its worker only waits for C++ compilers
     beside: bool = False  # whether its worker had another job during this attempt
     alone: bool = False  # whether it must run alone, because its worker has died during such an attempt
     unread: int = 0  # workers that died before they had read the job

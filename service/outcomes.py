@@ -76,10 +76,8 @@ class Outcomes:
         self, job: ScheduledJob, reason: str, why: str, now: float, out: list[Instruction], unread: bool = False
     ) -> None:
         """Requeue a job whose worker has died, or quarantine its key."""
-        if reason == "timeout" and now < job.started + self._limits.job_timeout_s:
-            reason = "died"  # the other job of the worker has timed out
-        if job.beside:  # perhaps the other job caused this death
-            job.alone = True
+        if job.beside:  # perhaps the other job caused this death or timeout
+            job.alone, reason = True, "died"
         elif unread and job.unread < MAX_UNREAD:  # the graph did not cause this death
             job.unread += 1
         else:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from precompiled.service import shares
+from precompiled.service.cooldowns import Cooldowns
 from precompiled.service.events import Expected, Instruction, Limits, RunJob, StartWorker
 from precompiled.service.job_queue import JobQueue
 from precompiled.service.job_states import Priority, ScheduledJob, Seat
@@ -31,6 +32,7 @@ class Placement:
         self._queue = queue
         self._failures = failures
         self._numbers = numbers
+        self._crowded: Cooldowns[Seat] = Cooldowns()
         self.workers: dict[int, Worker] = {}
 
     # ------------------------------------------------ slots and processes
@@ -62,6 +64,7 @@ class Placement:
     def tick(self, now: float, out: list[Instruction]) -> None:
         """Stop idle workers; the last one of a seat stays longer than the others."""
         limits = self._limits
+        self._crowded.tick(now)
         idle = [worker for worker in self.workers.values() if worker.state == "idle"]
         of_seats = Counter(worker.seat for worker in idle)
         for worker in sorted(idle, key=lambda w: w.since):
@@ -74,11 +77,14 @@ class Placement:
                 out.append(worker.stop("idle", now))
 
     def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
-        """Stop a worker between two jobs.
+        """Stop a worker once it has no job.
 
         If jobs are queued and the limit of processes is reached, this worker's slot is kept for a worker that starts
         once this one has ended. Otherwise a warm worker would be evicted.
         """
+        worker.leaves = reason
+        if worker.state != "idle":
+            return
         out.append(worker.stop(reason, now))
         worker.makes_room = len(self._queue) > 0 and self._room <= 0
 
@@ -94,18 +100,28 @@ class Placement:
     # ------------------------------------------------ jobs to workers
 
     def assign_jobs(self, now: float, out: list[Instruction]) -> None:
-        while self._slots_used < self._limits.slots and self._place_one(self._in_order(now), now, out):
-            pass
         self._overlap(now, out)
+        while self._slots_used < self._limits.slots and self._place_one(self._in_order(now), now, out):
+            self._overlap(now, out)
         self._share_slots(now, out)
 
     def _overlap(self, now: float, out: list[Instruction]) -> None:
-        """Give the first queued job to a worker whose own job needs only the C++ compilers."""
-        while (job := next(self._in_order(now), None)) is not None:
+        """Give the first queued job to a worker whose own job needs only the C++ compilers, unless an idle worker can
+        take it.
+        """
+        has_slot = self._slots_used < self._limits.slots
+        while (job := next(self._in_order(now), None)) is not None and not self._crowded.find(job.seat, now):
+            if has_slot and any(w.state == "idle" and w.seat == job.seat for w in self.workers.values()):
+                return
             worker = next((w for w in self.workers.values() if w.may_overlap(job, self._limits)), None)
             if worker is None:
                 return
             self.run(job, worker, now, out)
+
+    def died(self, worker: Worker, why: str, now: float) -> None:
+        """After the death of a worker with two jobs, the workers of its seat run one job at a time for a while."""
+        if len(worker.jobs) > 1:
+            self._crowded.start(worker.seat, now + self._limits.quarantine_s, why)
 
     def _in_order(self, now: float) -> Iterator[ScheduledJob]:
         """The queued jobs in the order in which they get slots: first those with a claim (shares.claims)."""
@@ -130,8 +146,8 @@ class Placement:
                 return
             out.append(worker.kill("displaced", now))
             worker.makes_room = True
-            for other in worker.jobs:
-                worker.drop(other)
+            others, worker.jobs = worker.jobs, []
+            for other in others:
                 out.append(other.move("displace", now, f"for uid {job.uid}"))
                 other.worker, other.attempt, other.displaced = None, other.attempt - 1, other.displaced + 1
                 self._queue.add(other)
@@ -203,7 +219,7 @@ class Placement:
             base=submit.base,
             queued_s=now - job.since,
             may_park=True,
-            may_overlap=True,
+            may_overlap=offer is None,
             tune=submit.tune,
             offer=offer,
         )

@@ -61,8 +61,8 @@ GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel 
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
-# faulthandler's headings, for the thread that got the signal and for another thread
-STACK, OTHER_STACK = b"Current thread ", b"Thread 0x"
+# What faulthandler writes of the thread that got the signal, and of a thread that waits for C++ compilers (worker.py)
+STACK, BUILD_STACK = b"Current thread ", b"in _finish\n"
 MEMORY_CHECK_S = 1.0  # seconds between two measurements of one worker's memory
 
 
@@ -124,7 +124,7 @@ class Pool:
         process = self._processes.get(order.worker)
         if process is None or process.ending is not None:
             return  # it died in this round; the scheduler gets its WorkerGone
-        process.jobs = [*process.jobs, order.job.key]
+        process.jobs.append(order.job.key)
         process.job_since = self._clock()
         process.memory_checked = 0.0
         self._yield(process, order.yields_until)
@@ -345,7 +345,8 @@ class Pool:
                     if not process.jobs:
                         self._end(process, "protocol", "the worker finished a job that it did not have")
                         return
-                    process.jobs = process.jobs[1:]  # the scheduler checks the key
+                    # The scheduler checks the key.
+                    process.jobs.remove(message.key if message.key in process.jobs else process.jobs[0])
                     process.jobs_done += 1
                     shown = msgspec.structs.replace(
                         message, message=message.message[-MESSAGE_CHARS:], reason=plain(message.reason)
@@ -419,9 +420,10 @@ class Pool:
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
         if reason == "timeout" and STACK in process.tail:
-            # The main thread got the signal. Another thread may wait for the compilers.
-            for stack in (process.tail[process.tail.rindex(STACK) :], process.tail[process.tail.find(OTHER_STACK) :]):
-                detail += "; " + bytes(stack[:DETAIL_BYTES]).decode(errors="replace").strip()
+            stacks = [part for part in bytes(process.tail).split(b"\n\n") if b" (most recent call first):\n" in part]
+            main = stacks[-1:]  # faulthandler begins with the newest thread
+            for stack in [*main, *(each for each in stacks[:-1] if STACK in each or BUILD_STACK in each)]:
+                detail += "; " + stack.strip()[:DETAIL_BYTES].decode(errors="replace")
         elif tail and process.reason == "" and reason not in ENDED_BY_US:
             detail += f"; its last output: {tail}"
         if self._lines.allows(process.uid):

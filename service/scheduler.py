@@ -226,7 +226,7 @@ class Scheduler:
         now: float,
         out: list[Instruction],
     ) -> None:
-        job = courier.job
+        job = next(iter(courier.jobs), None)
         match event:
             case WorkerGone():
                 why = _why(courier, event)
@@ -240,7 +240,7 @@ class Scheduler:
             case WorkerLowered():
                 out.append(courier.kill("protocol", now))  # it compiles nothing
                 if job is not None:
-                    courier.drop(job)
+                    courier.jobs.remove(job)
                     self._outcomes.keep(job, now, COURIER_S, "protocol", out)
             case WorkerDone(_, finished):
                 job = self._take_back(courier, finished, now, out)
@@ -264,11 +264,11 @@ class Scheduler:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
             return
-        job = worker.job
-        if job is None or (lowered.id, lowered.key) != (job.submit.id, job.submit.key):
+        job = worker.find(lowered.id, lowered.key)
+        if job is None:
             out.append(worker.kill("protocol", now))
             return
-        worker.is_lowered = True
+        job.is_lowered = True
         self._assign_jobs(now, out)
 
     def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
@@ -282,22 +282,22 @@ class Scheduler:
             worker.jobs_done += 1
             if job.priority is not Priority.IDLE:
                 self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
-            lost = finished.reason == DEVICE_LOST  # permanently: the worker's next job would fail as well
-            if worker.state == "idle" and (lost or worker.jobs_done >= self.limits.jobs_per_worker):
-                self._placement.retire(worker, DEVICE_LOST if lost else "recycled", now, out)
+            if finished.reason == DEVICE_LOST:  # permanently: the worker's next job would fail as well
+                self._placement.retire(worker, DEVICE_LOST, now, out)
+            elif worker.leaves or worker.jobs_done >= self.limits.jobs_per_worker:
+                self._placement.retire(worker, worker.leaves or "recycled", now, out)
         self._assign_jobs(now, out)
 
     def _take_back(
         self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]
     ) -> ScheduledJob | None:
-        """The job that a process reports as done. If that is not its first job, kill the process and return None."""
-        job = next(iter(runner.jobs), None)
-        known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
-        if job is None or not known or finished.outcome not in runner.outcomes:
+        """The job that a process reports as done. If the process had no such job, kill the process and return None."""
+        job = runner.find(finished.id, finished.key)
+        if job is None or finished.outcome not in runner.outcomes:
             # A worker runs its user's code, so this is bad input and not a bug in precompiled.
             out.append(runner.kill("protocol", now))
             return None
-        runner.give_back(job, now)
+        runner.has_ended(job, now)
         return job
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
@@ -307,8 +307,9 @@ class Scheduler:
         reason = worker.stop_reason or event.reason
         why = _why(worker, event)
         if worker.jobs:
+            self._placement.died(worker, why, now)
             for job in worker.jobs:
-                self._outcomes.lost(job, reason, why, now, out, event.unread and job is worker.job)
+                self._outcomes.lost(job, reason, why, now, out, event.unread)
         elif reason == "host-full" and self._start_failures.pauses(now):
             pass  # the host was full, so the seat has not failed
         elif not worker.was_ready and reason != "displaced":
@@ -344,11 +345,11 @@ class Scheduler:
             self._queue.remove(job)
         else:
             runner = self._runner_of(job)
-            runner.drop(job)
+            runner.jobs.remove(job)
             if runner.state == "busy":  # otherwise it is being ended already (timeout, memory)
                 out.append(runner.kill("cancelled", now))
-                for other in runner.jobs:
-                    runner.drop(other)
+                others, runner.jobs = runner.jobs, []
+                for other in others:
                     self._outcomes.interrupted(other, now, out)
         out.append(job.move("cancel", now))
         self._flights.end(job, out, reply)
@@ -398,7 +399,7 @@ class Scheduler:
             if job.state == "queued":
                 self._queue.remove(job)
             else:
-                self._runner_of(job).drop(job)
+                self._runner_of(job).jobs.remove(job)
             out.append(job.move("shut-down", now))
             self._flights.end(job, out, STOPPING)
         for runner in self._runners():

@@ -3,7 +3,7 @@
 ::
 
     main thread      Ready, then for each Job: precompiled.compiler.steps -> Lowered or Finished
-    build thread     runs the rest of a lowered job: waits for the C++ compilers -> Finished
+    build threads    each runs the rest of a lowered job: waits for the C++ compilers -> Finished
     control thread   reads the control stream. The stream's end means that the daemon has died: kill the whole group
     guardian         a process forked before the heavy imports; it also kills the group when the stream ends. It does
                      not need the worker's GIL, and survives if worker and daemon die together
@@ -175,29 +175,17 @@ def _advance(steps: Steps, job: wire.Job) -> wire.Finished | None:
         return wire.Finished(job.id, job.key, "failed", 0.0, reason="worker-error", message=text)
 
 
-class _Builds:
-    """Runs the rests of lowered jobs in a thread, one after the other."""
+def _finish(steps: Steps, job: wire.Job, send: Callable[[wire.WorkerMessage], None]) -> None:
+    """Run the rest of a lowered job. An error that is not of the job ends this process, as in the main thread."""
+    try:
+        finished = _advance(steps, job)
+        assert finished is not None, "a job pauses at most once"
+        send(finished)
+    except BaseException:  # noqa: BLE001 - otherwise the daemon would wait for this job until its time is up
+        import traceback
 
-    def __init__(self, send: Callable[[wire.WorkerMessage], None]) -> None:
-        self._send = send
-        self._rests: queue.Queue[tuple[Steps, wire.Job]] = queue.Queue()
-        self.wait = self._rests.join
-        threading.Thread(target=self._run, name="build", daemon=True).start()
-
-    def add(self, steps: Steps, job: wire.Job) -> None:
-        self._rests.put((steps, job))
-
-    def _run(self) -> None:
-        while True:
-            steps, job = self._rests.get()
-            while (finished := _advance(steps, job)) is None:
-                pass
-            try:
-                self._send(finished)
-            except OSError as error:
-                _say(f"{error}")  # the control thread ends this process
-            del steps, job, finished  # free the graph's bytes
-            self._rests.task_done()
+        traceback.print_exc()
+        _kill_group()
 
 
 def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] | None = None) -> None:
@@ -220,7 +208,6 @@ def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] |
             sock.sendall(wire.frame(message))
 
     send(ready)
-    builds = _Builds(send)
     while True:
         idle.release()
         job = inbox.get()
@@ -229,9 +216,8 @@ def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] |
         finished = _advance(steps, job)
         if finished is None:
             send(wire.Lowered(job.id, job.key))
-            builds.add(steps, job)
+            threading.Thread(target=_finish, args=(steps, job, send), name="build", daemon=True).start()
         else:
-            builds.wait()  # jobs end in the order in which they began
             send(finished)
         del steps, job, finished  # free the graph's bytes while waiting for the next job
 

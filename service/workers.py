@@ -34,34 +34,32 @@ class Runner:
     number: int
     _: KW_ONLY
     state: str = "starting"
-    job: ScheduledJob | None = None
+    jobs: list[ScheduledJob] = field(default_factory=list)
     since: float = 0.0  # start of the current state
     was_ready: bool = False
     stop_reason: str = ""
     story: list[tuple[float, str]] = field(default_factory=list)
 
-    @property
-    def jobs(self) -> list[ScheduledJob]:
-        """Its jobs, in the order in which they must end."""
-        return [self.job] if self.job is not None else []
-
     def job_limit_s(self, limits: Limits) -> float:
         return limits.job_timeout_s
 
     def take(self, job: ScheduledJob, now: float) -> None:
-        self.job, job.beside = job, False
-        self.move("assign", now)
+        self.move("overlap" if self.jobs else "assign", now)
+        self.jobs.append(job)
+        job.is_lowered = False
+        job.beside = False
+        if len(self.jobs) > 1:
+            for one in self.jobs:
+                one.beside = True
 
-    def give_back(self, job: ScheduledJob, now: float) -> None:
-        """End its first job."""
-        self.drop(job)
+    def has_ended(self, job: ScheduledJob, now: float) -> None:
+        self.jobs.remove(job)
         if not self.jobs:
             self.move("done", now)
 
-    def drop(self, job: ScheduledJob) -> None:
-        """Forget a job, of a process that is being ended."""
-        assert job is self.job
-        self.job = None
+    def find(self, id: str, key: str) -> ScheduledJob | None:
+        """Its job with this id and key."""
+        return next((job for job in self.jobs if (job.submit.id, job.submit.key) == (id, key)), None)
 
     def move(self, trigger: str, now: float) -> None:
         """Follow an edge of the table. Raises SchedulerError if the table has no such edge."""
@@ -96,8 +94,7 @@ class Runner:
 class Worker(Runner):
     """A process that compiles the jobs of one seat.
 
-    While C++ compilers build the kernels of a job, the worker can lower the next one. ``building`` is the earlier job
-    then, and ``job`` the later one.
+    While C++ compilers build the kernels of a job, the worker can lower a second one. They may end in any order.
     """
 
     outcomes = frozenset({"published", "exists", "failed", "parked"})
@@ -105,44 +102,23 @@ class Worker(Runner):
     seat: Seat
     interpreter: wire.Interpreter
     _: KW_ONLY
-    building: ScheduledJob | None = None
-    is_lowered: bool = False  # whether only compilers run for ``job``
     jobs_done: int = 0
+    leaves: str = ""  # the reason for which it takes no further job, and stops once it has none
     makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker
 
-    @property
-    def jobs(self) -> list[ScheduledJob]:
-        return [job for job in (self.building, self.job) if job is not None]
-
     def may_overlap(self, job: ScheduledJob, limits: Limits) -> bool:
-        """Whether it can take ``job`` while its own job's kernels are built."""
-        own = self.job
+        """Whether it can take ``job`` while the kernels of its own job are built."""
+        if self.state != "busy" or len(self.jobs) != 1 or self.leaves:
+            return False
+        (own,) = self.jobs
         return (
-            own is not None
-            and self.state == "busy"
-            and self.is_lowered
-            and self.building is None
+            own.is_lowered
             and self.seat == job.seat
             and own.submit.store == job.submit.store
             and job.priority <= own.priority < Priority.IDLE
             and not any(one.alone or one.deaths for one in (own, job))
             and self.jobs_done + 1 < limits.jobs_per_worker
         )
-
-    def take(self, job: ScheduledJob, now: float) -> None:
-        if self.job is None:
-            super().take(job, now)
-        else:
-            self.building, self.job = self.job, job
-            self.building.beside = self.job.beside = True
-            self.move("overlap", now)
-        self.is_lowered = False
-
-    def drop(self, job: ScheduledJob) -> None:
-        if job is self.building:
-            self.building = None
-        else:
-            super().drop(job)
 
     @property
     def is_under_way(self) -> bool:
@@ -151,4 +127,4 @@ class Worker(Runner):
 
     @property
     def is_idle_priority(self) -> bool:
-        return self.job is not None and self.job.priority is Priority.IDLE
+        return any(job.priority is Priority.IDLE for job in self.jobs)

@@ -107,6 +107,12 @@ class Fake:
                 path.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             do = "publish"
+        if do == "panic-once":
+            path = pathlib.Path(order["mark"])
+            if not path.exists():
+                path.touch()
+                raise KeyboardInterrupt  # no Exception, like the panic of an extension in Rust
+            do = "publish"
         if do == "end-once":
             path = pathlib.Path(order["mark"])
             if not path.exists():

@@ -6,7 +6,8 @@
     another thread                            └────> wait for the C++ compilers, publish
 
 A job is a generator, which pauses once only the C++ compilers still run for it. The worker may then begin the next job,
-and run the rest of the first one in another thread. All that concerns Inductor happens before the pause.
+and run the rest of the first one in another thread. After the pause, a job needs Inductor only if kernels must be built
+again.
 """
 
 from __future__ import annotations
@@ -126,7 +127,13 @@ def _among_hosts(
                 # Another worker compiled the graph, for a rank at another position in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             on_rank_read = turn.end if turn is not None else lambda: None
-            payload, others = yield from _compile(job, data, on_rank_read, record)
+            lowered = _compile(job, data, on_rank_read, record)
+            if turn is None and not data and job.compile_threads > 1:
+                payload, others = yield from lowered
+            else:
+                # Another job cannot share the turn's lock, or a single thread. Two jobs with frozen weights need too
+                # much memory.
+                payload, others = run_to_end(lowered)
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)

@@ -77,7 +77,8 @@ class _Worker:
         except OSError as error:
             raise self._lost(str(error)) from error
         finished = self._receive(time_limit_s)
-        assert isinstance(finished, wire.Finished)
+        if not isinstance(finished, wire.Finished) or (finished.id, finished.key) != (job.id, job.key):
+            raise self._lost(f"it answers a job with {type(finished).__name__}")
         return finished
 
     def _receive(self, limit_s: float) -> wire.WorkerMessage:
@@ -151,6 +152,7 @@ def _compiled(request: Request) -> Result:
         base=[],
         compile_threads=1,
         may_park=False,
+        may_overlap=False,
         offer=None,
         failure_ttl_s=settings.failure_ttl_s,
         cache_max_bytes=settings.cache_max_bytes,

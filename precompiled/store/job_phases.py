@@ -41,7 +41,7 @@ log = logging.getLogger("precompiled")
 
 JOBS = "jobs"
 KEPT = 64
-AT_ONCE = 2  # the most jobs of a worker at the same time; they end in the order in which they began
+AT_ONCE = 2  # the maximum number of jobs that a worker has at the same time
 MAX_SPANS = 80  # the longest spans of a job are kept, so that the file has room for all jobs of its worker
 SHORT_S = 0.001  # seconds; shorter spans are not kept
 ESTIMATED_BY = 5  # the number of jobs in an estimate
@@ -155,12 +155,13 @@ class WorkerRecord:
 
     def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> JobRecord:
         now = time.time()
-        try:
-            if self._lines is None or not self._lines.file.exists():  # the store was cleared
-                self._lines = self._open()
-        except OSError as error:
-            self._lines = None
-            log.info("this worker's jobs are not kept: %s", error)
+        with self._lock:
+            try:
+                if self._lines is None or not self._lines.file.exists():  # the store was cleared
+                    self._lines = self._open()
+            except OSError as error:
+                self._lines = None
+                log.info("this worker's jobs are not kept: %s", error)
         self.write(
             {
                 "job": id,
@@ -247,7 +248,7 @@ def under_way(root: Path) -> list[UnderWay]:
         took.setdefault(job.name, []).append(job.ended - job.began)
     found = []
     for worker in known:
-        for now in [job for job in worker.jobs[-AT_ONCE:] if not job.ended and worker.is_alive]:
+        for now in [job for job in worker.jobs if not job.ended and worker.is_alive]:
             phase, at = now.phases[-1] if now.phases else ("", now.began)
             last = took.get(now.name, [])[-ESTIMATED_BY:]
             found.append(
@@ -287,7 +288,7 @@ def _workers(root: Path) -> Iterator[RecordedWorker]:
                 if path not in _read or _read[path][0] != version:
                     _read[path] = (version, _worker(lines.read(file, fd, shown=str(path))))
                 worker = _read[path][1]
-                for last in worker.jobs[-AT_ONCE:]:
+                for last in worker.jobs:
                     if not last.ended and not worker.is_alive:
                         last.ended, last.outcome = max(last.began, found.st_mtime), LOST
                 yield worker
@@ -297,11 +298,13 @@ def _worker(found: list[dict[str, object]]) -> RecordedWorker:
     worker = RecordedWorker(**found[0])  # type: ignore[arg-type]
     for line in found[1:]:
         if "began" in line:
-            # The job before the last one has ended, even if the worker could not record its end.
-            _end_before(worker.jobs[: 1 - AT_ONCE], line["began"])
+            # The worker could not record the ends of further jobs.
+            for lost in [job for job in worker.jobs if not job.ended][: 1 - AT_ONCE]:
+                lost.ended, lost.outcome = max(lost.began, float(line["began"])), LOST  # type: ignore[arg-type]
             worker.jobs.append(RecordedJob(id=line.pop("job"), **line))  # type: ignore[arg-type]
             continue
-        job = next((job for job in worker.jobs[-AT_ONCE:] if job.id == line["job"]), None)
+        # A job that was parked has the same id when it begins again.
+        job = next((job for job in reversed(worker.jobs) if job.id == line["job"] and not job.ended), None)
         if job is None:
             continue
         elif "phase" in line:
@@ -312,11 +315,4 @@ def _worker(found: list[dict[str, object]]) -> RecordedWorker:
         else:
             job.ended, job.outcome, job.reason = line["ended"], line["outcome"], line["reason"]  # type: ignore[assignment]
             job.spans = [Span(*span) for span in line["spans"]]  # type: ignore[attr-defined]
-            _end_before(worker.jobs[-AT_ONCE : worker.jobs.index(job)], line["ended"])
     return worker
-
-
-def _end_before(jobs: list[RecordedJob], at: Any) -> None:
-    for job in jobs:
-        if not job.ended:
-            job.ended, job.outcome = max(job.began, at), LOST

@@ -229,16 +229,21 @@ def by_name(sections: Iterable[Section]) -> dict[str, float]:
 def worker_sections(worker: RecordedWorker, began: float, now: float) -> list[Section]:
     """List a worker's activities after ``began``: its start, and the phases of its jobs.
 
-    While a worker lowers a job, the C++ compilers of the job before are not listed.
+    While a worker has two jobs, only the later one is listed.
     """
     found: list[Section] = []
     if worker.ready > began:
         at = max(worker.launched, began)
         found.append(("worker: starts", at - began, worker.ready - at))
-    for job, later in zip(worker.jobs, [*worker.jobs[1:], None], strict=True):
+    for number, job in enumerate(worker.jobs):
         edges = [("worker: compiles", job.began), *job.phases, ("", job.ended or now)]
-        for (name, at), (_, until) in pairwise(edges):
-            until = min(until, later.began) if later is not None else until  # noqa: PLW2901
+        parts = [(name, at, until) for (name, at), (_, until) in pairwise(edges)]
+        for later in worker.jobs[number + 1 :]:
+            ended = later.ended or now
+            parts = [(name, at, min(until, later.began)) for name, at, until in parts] + [
+                (name, max(at, ended), until) for name, at, until in parts
+            ]
+        for name, at, until in parts:
             if until > max(at, began):
                 known_name = "worker: compiles" if name in ("remote", "turn", "decode") else name
                 found.append((known_name, max(at, began) - began, until - max(at, began)))

@@ -61,6 +61,7 @@ def asked(change: dict[str, Any] | None = None, graph: bytes = b"", key: str = "
         compile_threads=8,
         failure_ttl_s=1.0,
         may_park=True,
+        may_overlap=True,
         offer=wire.Offer(interpreter, limit_s),
     )
     return decode(node.compile_job(wire.encode(Request(job))), Result)

@@ -50,15 +50,17 @@ def with_two_jobs(**limits: Any) -> tuple[Host, RunJob, RunJob]:
     return host, first, second
 
 
-def test_a_lowered_worker_takes_the_next_job_and_ends_the_earlier_one_first() -> None:
-    host, first, second = with_two_jobs()
+@pytest.mark.parametrize("earlier", [0, 1], ids=TWO)
+def test_a_lowered_worker_takes_one_further_job_and_ends_them_in_any_order(earlier: int) -> None:
+    host, *runs = with_two_jobs()
+    first, second = runs
     lower(host, second)
     host.submit("third")
     assert not host.all(RunJob), "at most two jobs at the same time"
-    third = host.only(RunJob, host.done(first))
+    third = host.only(RunJob, host.done(runs[earlier]))
     assert (third.worker, third.job.key) == (first.worker, "third")
+    host.done(runs[1 - earlier])
     assert host.scheduler.workers[first.worker].state == "busy"
-    host.done(second)
     host.done(third)
     assert host.scheduler.workers[first.worker].state == "idle" and not host.scheduler.busy
 
@@ -71,15 +73,24 @@ def test_a_job_that_waits_is_taken_as_soon_as_the_worker_has_lowered_its_own_one
     assert host.only(RunJob, lower(host, first)).job.key == "second"
 
 
-@pytest.mark.parametrize("wrong", ["second first", "not its own", "idle"])
-def test_a_worker_that_confuses_its_jobs_is_ended(wrong: str) -> None:
-    if wrong == "idle":
-        host = Host()
-        said = host.tell(WorkerLowered(host.warm(), wire.Lowered("i", "k")))
-    else:
-        host, first, second = with_two_jobs()
-        said = host.done(second) if wrong == "second first" else lower(host, first)
-    assert host.only(KillWorker, said).reason == "protocol"
+def test_a_worker_that_has_lowered_an_unknown_job_is_ended() -> None:
+    host, first, _ = with_two_jobs()
+    assert host.only(KillWorker, host.tell(WorkerLowered(first.worker, wire.Lowered("i", "k")))).reason == "protocol"
+
+
+def test_an_idle_worker_and_a_lowered_one_are_preferred_to_a_new_one() -> None:
+    host = Host(slots=2, processes=4)
+    for _ in range(2):
+        host.submit("a")
+        host.submit("b")
+    starts = host.all(StartWorker)
+    runs = [host.only(RunJob, host.tell(WorkerReady(start.worker))) for start in starts]
+    lower(host, runs[0])
+    host.done(runs[1])
+    host.said.clear()
+    assert host.only(RunJob, host.submit("c")).worker == runs[1].worker, "the idle one"
+    assert host.only(RunJob, host.submit("d")).worker == runs[0].worker
+    assert not host.all(StartWorker)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +142,24 @@ def test_two_jobs_of_a_worker_that_dies_are_run_alone_and_only_the_deadly_one_is
     assert refused(host, host.said).key == deadly
 
 
+def test_after_the_death_of_a_worker_with_two_jobs_workers_have_one_job_for_a_while() -> None:
+    """Perhaps the memory is too small for two."""
+    host, first, _ = with_two_jobs(quarantine_s=100.0)
+    start = host.only(StartWorker, host.tell(WorkerGone(first.worker, "memory", "too much")))
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    host.done(host.only(RunJob, host.done(run)))
+    third = host.only(RunJob, host.submit("third"))
+    lower(host, third)
+    assert not [item for item in host.submit("fourth") if isinstance(item, RunJob)]
+    host.done(host.only(RunJob, host.done(third)))
+    host.now += 101
+    lower(host, host.only(RunJob, host.submit("fifth")))
+    assert host.only(RunJob, host.submit("sixth"))
+
+
 @pytest.mark.fault("hangs")
-def test_only_the_job_that_takes_too_long_is_quarantined() -> None:
+def test_a_job_that_takes_too_long_is_quarantined_only_if_it_was_alone() -> None:
+    """The other job may hold what it waits for."""
     host = Host(job_timeout_s=100)
     host.warm()
     first = host.only(RunJob, host.submit("first"))
@@ -141,9 +168,14 @@ def test_only_the_job_that_takes_too_long_is_quarantined() -> None:
     host.submit("second")
     host.now += 50
     assert host.only(KillWorker, host.tell(Tick())).reason == "timeout"
-    said = host.tell(WorkerGone(first.worker, "timeout", "stack"))
-    assert refused(host, said).key == "first"
-    run = host.only(RunJob, host.tell(WorkerReady(host.only(StartWorker, said).worker)))
+    start = host.only(StartWorker, host.tell(WorkerGone(first.worker, "timeout", "stack")))
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert (run.job.key, run.job.attempt) == ("first", 2)
+    assert not lower(host, run)
+    host.now += 101
+    start = host.only(StartWorker, host.tell(Tick()))
+    assert refused(host, host.tell(WorkerGone(run.worker, "timeout", "stack"))).key == "first"
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
     assert (run.job.key, run.job.attempt) == ("second", 2)
 
 
@@ -205,6 +237,25 @@ def test_a_real_worker_begins_the_next_job_before_it_ends_its_own(tmp_path: Path
         wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "the second job begins")
         assert [worker.state for worker in daemon.status().workers] == ["busy"]
         assert not (daemon.store / first.key).exists()
+        assert client.ended(second.id).state == "published"
         go_on.touch()
-        ended = [client.receive_until(lambda reply: getattr(reply, "state", "") == "published").key for _ in TWO]
-    assert ended == [first.key, second.key]
+        assert client.ended(first.id).state == "published"
+
+
+def test_a_worker_that_has_lost_its_device_takes_no_further_job() -> None:
+    host, first, second = with_two_jobs()
+    lower(host, second)
+    host.submit("third")
+    said = host.done(first, "failed", reason="device-lost")
+    assert not [item for item in said if isinstance(item, RunJob)]
+    assert host.only(StopWorker, host.done(second)).reason == "device-lost"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("lowered", [True, False])
+def test_an_error_that_is_not_of_the_job_ends_the_worker_at_once(tmp_path: Path, lowered: bool) -> None:
+    with running_daemon(tmp_path) as daemon, raw_client(daemon.settings) as client:
+        message = daemon.submit()
+        client.submit(message, graph("panic-once", mark=str(tmp_path / "mark"), lowered=lowered))
+        assert client.ended(message.id).state == "published"
+        assert daemon.stats().retried == 1

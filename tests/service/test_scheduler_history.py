@@ -54,7 +54,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.now = 0.0
         self.number = 0
         self.starting: set[int] = set()
-        self.running: dict[int, list[wire.Job]] = {}  # the jobs of each worker, the one to end first
+        self.running: dict[int, list[wire.Job]] = {}  # the jobs of each worker
         self.lowered: set[int] = set()
         self.flights: dict[int, list[tuple[int, str]]] = {}  # of the workers that are not killed
         self.processes: set[int] = set()
@@ -142,15 +142,16 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data(), outcome=st.sampled_from(["published", "exists", "failed", "parked", "kept"]))
     def finish(self, data: st.DataObject, outcome: Any) -> None:
-        self._done(data.draw(st.sampled_from(sorted(self.running))), outcome)
+        worker = data.draw(st.sampled_from(sorted(self.running)))
+        self._done(worker, outcome, data.draw(st.sampled_from(range(len(self.running[worker])))))
 
-    def _done(self, worker: int, outcome: Any) -> None:
-        job = self.running[worker].pop(0)
+    def _done(self, worker: int, outcome: Any, number: int = 0) -> None:
+        job = self.running[worker].pop(number)
         if not self.running[worker]:
             del self.running[worker]
             self.lowered.discard(worker)
         # The flights may be absent: the worker may have sent its outcome before it was killed.
-        self.flights[worker] = self.flights.pop(worker, [])[1:]
+        self.flights[worker] = [flight for flight in self.flights.pop(worker, []) if flight[1] != job.key]
         self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, outcome, 1.0)))
 
     @precondition(lambda self: self.running)

@@ -169,7 +169,7 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def process_wide(modes: Mapping[str, object]) -> Iterator[None]:
-    """Set the process-wide modes to those in ``modes``. For workers only, because they compile one graph at a time."""
+    """Set the process-wide modes to those in ``modes``. For workers only, because they lower one graph at a time."""
     before = read(uses_cpu=True)
     try:
         _set(modes)

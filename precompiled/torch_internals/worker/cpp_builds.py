@@ -62,9 +62,10 @@ def use(scratch: Path) -> None:
         # may create a header in that directory first, and a killed program leaves an incomplete one.
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
         _original_header.cache_clear()
-    _patches.undo()
-    _patches.replace(cpp_builder, "run_compile_cmd", lambda _: _run)
-    _patches.replace(codecache, "_precompile_header", lambda _: _header)
+    if cpp_builder.run_compile_cmd is not _run:  # compilers of the job before may still be started
+        _patches.undo()
+        _patches.replace(cpp_builder, "run_compile_cmd", lambda _: _run)
+        _patches.replace(codecache, "_precompile_header", lambda _: _header)
 
 
 def last_error() -> Exception | None:
