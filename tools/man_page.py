@@ -44,7 +44,7 @@ def _page() -> Iterator[str]:
     with click.Context(cli, info_name="precompiled") as context:
         yield from _commands(cli, context)
         yield ".SH OPTIONS OF ALL COMMANDS"
-        example = cli.get_command(context, "run")
+        example = cli.get_command(context, "status")
         assert example is not None
         yield _roff("Some commands also take --set NAME=VALUE for any setting.")
         for parameter in example.params:

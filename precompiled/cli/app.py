@@ -184,6 +184,7 @@ def command(
     *,
     overrides: bool = False,
     needs_valid_settings: bool = True,
+    json_help: str = "Print one JSON document.",
     cls: type[Command] = Command,
     **extra: Any,
 ) -> Callable[[Body], Command]:
@@ -206,7 +207,7 @@ def command(
 
         made = click.command(name, cls=cls, **extra)(wrapper)
         made.params += [
-            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document."),
+            click.Option(["--json", "as_json"], is_flag=True, help=json_help),
             click.Option(["--cache-dir"], metavar="DIR", help="Use the store in DIR (PRECOMPILED_CACHE_DIR)."),
             click.Option(["--runtime-dir"], metavar="DIR", help="Use the daemon in DIR (PRECOMPILED_RUNTIME_DIR)."),
         ]

@@ -67,7 +67,8 @@ def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
 
     def show() -> None:
         if not rows and not packages and not refused:
-            click.echo(f"The store {store.root} is empty.")
+            if store.root.exists():  # otherwise a note says that it does not
+                click.echo(f"The store {store.root} is empty.")
             if disk_bytes:
                 click.echo(whole)
             return
@@ -273,15 +274,16 @@ def gc_command(out: Output, settings: Settings) -> None:
 
 
 def open_store(settings: Settings) -> Store:
-    """Open the store. A store that does not exist is empty. Raises StoreError if the store cannot be read or
-    trusted.
+    """Open the store. A store that does not exist counts as empty, and a note names its path. Raises StoreError if the
+    store cannot be read or trusted.
     """
     store = Store(settings.cache_dir, settings.base)
     try:
         with store.artifacts_fd():
             pass
     except FileNotFoundError:
-        pass
+        if not store.root.exists():
+            click.echo(f"precompiled: the store {store.root} does not exist yet.", err=True)
     except PermissionError as error:
         raise StoreError(
             f"{store.root} cannot be read: {error.strerror}",

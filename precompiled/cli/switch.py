@@ -13,9 +13,9 @@ from precompiled import parts
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
 from precompiled.cli.target_option import target_option
-from precompiled.core import config, python_path
+from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, Settings
-from precompiled.core.errors import ConfigError, PrecompiledError
+from precompiled.core.errors import PrecompiledError
 from precompiled.core.setting_values import MODES
 from precompiled.store import scratch
 from precompiled.version import SWITCH, switched_off
@@ -28,7 +28,8 @@ NOT_FOUND = 127
 # With an invalid setting, the command runs without precompiled.
 @command(
     "run",
-    needs_valid_settings=False,
+    needs_valid_settings=False,  # a program that imports torch reports invalid settings
+    json_help="Print an error of this command as one JSON document.",
     context_settings={"allow_interspersed_args": False},
     examples=[
         "precompiled run -- python train.py",
@@ -60,10 +61,6 @@ def run_command(
 
         for mistake in checks_hook.find_mistakes(os.environ):
             out.note(f"precompiled: {mistake}")
-    try:
-        config.load({"mode": mode, "triton": "on" if triton else None})
-    except ConfigError as error:
-        out.note(f"precompiled: {error}")
     variables = hook_environment(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
