@@ -43,7 +43,7 @@ _NOUNS = {
     "dtype": "dtype",
     "input": "input",
     "edit": "edit",
-    "way": "way",
+    "way": "branch",
     "operation": "operation",
     "value": "value",
     "flag": "value",
@@ -81,7 +81,11 @@ class Miss:
             return f"{format_count(number, 'graph')} {self.became or 'no longer in the store'}"
         first, *others = dict.fromkeys(cause.short for cause in self.causes)
         noun = _NOUNS.get(self.causes[0].kind)
-        said = format_count(number, first, first.replace(noun, f"{noun}s", 1)) if noun else f"{number} by {first}"
+        said = (
+            format_count(number, first, first.replace(noun, f"{noun}es" if noun == "branch" else f"{noun}s", 1))
+            if noun
+            else f"{number} by {first}"
+        )
         return " and ".join([said, *others])
 
     @property

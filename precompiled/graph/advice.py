@@ -18,7 +18,7 @@ _ADVICE = {
     "dtype": "each dtype has its own artifact; to use only one, cast the input before the call",
     "input": "each kind of input has its own artifact; to use only one, pass the same kind in all calls",
     "edit": "the next run finds the new artifact. `precompiled watch` compiles an edit when you save it",
-    "way": "if you edited the code, the next run finds the new artifact; otherwise find out why different lines ran",
+    "way": "if you edited the code, the next run finds the new artifact; otherwise find out why another line ran",
     "operation": "if the code or the model differs, the next run finds the new artifact",
     "operations": "if the code or the model differs, the next run finds the new artifact",
     "value": "use a tensor instead of the number, so that one artifact serves all values",

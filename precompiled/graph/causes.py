@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
-from precompiled.core.words import format_count
+from precompiled.core.words import format_count, format_list
 from precompiled.graph import difference, listing, other_models
 from precompiled.graph.advice import Cause
 from precompiled.graph.difference import Change
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 # Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number
 # applies to graphs with equal names, the second to graphs with different names or of different programs.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
+
+# The message of a cause of kind "way": ``<new code> ran, where <old line> ran before: <old code>``.
+_WHERE, _BEFORE = " ran, where ", " ran before: "
+MAX_NAMED = 3  # edited files
 
 _SYMBOL = re.compile(r"\b[su]\d+")
 _NUMBER = re.compile(r"\b\d+\b")
@@ -135,13 +139,23 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
 
 
 def by_edit(found: Sequence[Cause], edited: Sequence[str]) -> list[Cause]:
-    """Report an edit if an edited file has other lines. ``edited``: files that differ from the previous run."""
-    return [
-        Cause("edit", cause.short.replace("other way", "edit", 1), cause.what.partition(": ")[2], cause.line)
-        if cause.kind == "way" and any(cause.line.startswith(f"{file}:") for file in edited)
-        else cause
-        for cause in found
-    ]
+    """Report an edit if an edited file has other lines, and name the edited files if a value or branch may follow from
+    them. ``edited``: files that differ from the previous run.
+    """
+    return [_with_edit(cause, edited) for cause in found] if edited else list(found)
+
+
+def _with_edit(cause: Cause, edited: Sequence[str]) -> Cause:
+    if cause.kind == "way" and any(cause.line.startswith(f"{file}:") for file in edited):
+        now, _, then = cause.what.partition(_WHERE)
+        codes = f"{then.partition(_BEFORE)[2]} -> {now}"
+        return Cause("edit", cause.short.replace("other branch", "edit", 1), codes, cause.line)
+    if cause.kind in ("value", "flag", "guard", "way"):
+        files = format_list([file.rpartition("/")[2] for file in edited[:MAX_NAMED]])
+        return replace(
+            cause, what=f"{cause.what} (this may follow from an edit: {files} differs from the previous run)"
+        )
+    return cause
 
 
 def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
@@ -308,7 +322,8 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
             yield Cause(kind, f"other value at {now.short}", operations, str(now))
     elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
-        yield Cause("way", f"other way at {new.short}", f"from {old.short}: {_codes(old, new)}", new.where)
+        what = f"{_code(new)}{_WHERE}{old.short}{_BEFORE}{_code(old)}"
+        yield Cause("way", f"other branch at {new.short}", what, new.where)
 
 
 def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:
@@ -322,7 +337,11 @@ def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place |
 
 
 def _codes(old: listing.Place | None, new: listing.Place | None) -> str:
-    return " -> ".join(repr(place.code) if place and place.code else difference.NONE for place in (old, new))
+    return f"{_code(old)} -> {_code(new)}"
+
+
+def _code(place: listing.Place | None) -> str:
+    return repr(place.code) if place and place.code else difference.NONE
 
 
 def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:

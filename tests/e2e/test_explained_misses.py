@@ -75,7 +75,10 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
             "bias = torch.ones(16)\n\ndef scaled(x):\n    hidden = x * 2.0 - bias",
         ),
         "way",
-        ["other way at program.py:11: from program.py:9: 'hidden = x * ", "'hidden = x * 2.0 - bias'", "if you edited"],
+        [
+            "other branch at program.py:11: 'hidden = x * 2.0 - bias' ran, where program.py:9 ran before: 'hidden = x",
+            "if you edited",
+        ],
     ),
     "option": (
         ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}"),

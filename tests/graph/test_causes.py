@@ -66,8 +66,8 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
         (
             everything(put(*NODES, 2, 2, 1, 3), BRANCH),
             "way",
-            "other way at model.py:14",
-            "from model.py:12: 'return x * 2 + y' -> 'return x * 3'",
+            "other branch at model.py:14",
+            "'return x * 3' ran, where model.py:12 ran before: 'return x * 2 + y'",
             "/home/me/model.py:14, in forward",
         ),
         (
@@ -183,7 +183,7 @@ def test_functions_of_one_name_in_two_files_are_not_an_edit() -> None:
 
     before, after = changed(at(0)), changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), at(1)))
     found = causes.causes(before, after, difference.compare(before, after))
-    assert [(cause.kind, cause.short) for cause in found] == [("way", "other way at b.py:9")]
+    assert [(cause.kind, cause.short) for cause in found] == [("way", "other branch at b.py:9")]
 
 
 def test_edited_notebook_cell_is_an_edit_without_a_file_name() -> None:
@@ -303,10 +303,13 @@ def test_other_lines_with_another_input_are_the_cause_if_an_edit_may_have_shifte
     """An edit above the function and a different branch of the program look alike, so the advice names both."""
     moved = put("about", "places", [["/home/me/model.py", 14, "forward", "return x * 3 + y + z"]])
     (found,) = of(everything(put(*NODES, 2, 2, 1, 3), moved, _with_a_third_input("z")))
-    assert (found.kind, found.short) == ("way", "other way at model.py:14")
-    assert found.what == "from model.py:12: 'return x * 2 + y' -> 'return x * 3 + y + z'"
+    assert (found.kind, found.short) == ("way", "other branch at model.py:14")
+    assert found.what == "'return x * 3 + y + z' ran, where model.py:12 ran before: 'return x * 2 + y'"
     assert "if you edited the code" in found.advice
-    assert causes.by_edit([found], ["/home/me/other.py"]) == [found]
+    assert causes.by_edit([found], []) == [found]
+    (of_value,) = causes.by_edit([found], ["/home/me/other.py"])
+    assert (of_value.kind, of_value.short) == ("way", found.short)
+    assert of_value.what == f"{found.what} (this may follow from an edit: other.py differs from the previous run)"
     (edit,) = causes.by_edit([found], ["/home/me/model.py"])
     assert (edit.kind, edit.short, edit.line) == ("edit", "edit at model.py:14", found.line)
     assert edit.what == "'return x * 2 + y' -> 'return x * 3 + y + z'"
