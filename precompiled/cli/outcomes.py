@@ -25,6 +25,7 @@ BAD_CODE = {
     CRASHES_PROCESSES: "earlier processes crashed in compiled code",
 }
 
+IN_WORDS = {"switched-off": "bypassed by the program"}  # the code alone reads like the setting PRECOMPILED=0
 NEW_PROGRAM = "this program has no package of the function yet, and none of its earlier runs is recorded"
 NO_PACKAGE = "no package for its present source: the function is new or edited, or its package was removed"
 
@@ -42,7 +43,7 @@ def describe_way(graph: Mapping[str, Any]) -> str:
     said = NOT_SERVED.get(became, "pending")
     if became == "pending" and not reason and graph.get("message"):
         return str(graph["message"])  # an interrupted wait
-    return f"{said} ({reason})" if reason else said
+    return f"{said} ({IN_WORDS.get(reason, reason)})" if reason else said
 
 
 def is_miss(graph: Mapping[str, Any]) -> bool:

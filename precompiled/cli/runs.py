@@ -255,7 +255,8 @@ def _of_a_process(process: RunProcess, causes: PendingCauses) -> str | None:
     reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}
     for graph in process.graphs.values():
         if (found := way(graph)) in NOT_SERVED:
-            reasons_of[found][graph.get("reason") or "no reason"] += 1
+            reason = graph.get("reason") or "no reason"
+            reasons_of[found][outcomes.IN_WORDS.get(reason, reason)] += 1
     if pending:
         since = time.time() - min(graph["at"] for graph in pending)
         waits = f"pending for {human_seconds(since)}" if process.is_alive else "pending at the end"
@@ -314,15 +315,20 @@ def _show_seconds(graphs: Sequence[Mapping[str, Any]], saved: float) -> None:
 
 
 def _show_calls(graphs: Sequence[Mapping[str, Any]]) -> None:
-    """Print how many calls of each graph ran eager and compiled, summed over the ranks."""
+    """Print how many calls of each graph ran eager and compiled, summed over the ranks. The calls of graphs that torch
+    runs without precompiled are not counted ("-").
+    """
     calls: dict[tuple[str, str], Counter[str]] = {}
     for graph in graphs:
+        number = calls.setdefault((graph.get("name", ""), graph.get("key", "")[:SHOWN_DIGITS]), Counter())
         if "calls_compiled" in graph:  # a process counts its calls at its end
-            which = graph.get("name", ""), graph.get("key", "")[:SHOWN_DIGITS]
-            calls.setdefault(which, Counter()).update(eager=graph["calls_eager"], compiled=graph["calls_compiled"])
-    if calls:
+            number.update(eager=graph["calls_eager"], compiled=graph["calls_compiled"])
+    if any(calls.values()):
         click.echo()
-        rows = [[*which, str(number["eager"]), str(number["compiled"])] for which, number in calls.items()]
+        rows = [
+            [*which, *(str(number[how]) if number else "-" for how in ("eager", "compiled"))]
+            for which, number in calls.items()
+        ]
         numbers = ["eager calls", "compiled calls"]
         table(["graph", "key", *numbers], rows[:MAX_SHOWN], right=numbers)
         say_left_out(rows, MAX_SHOWN)

@@ -152,6 +152,20 @@ def test_a_compiled_graph_without_a_compiled_call_is_not_shown_as_running(
     assert columns == ["f", "[0/0]", "ab" * 6, *(str(2 * number) for number in calls.values())]
 
 
+def test_a_graph_that_the_program_bypasses_is_shown(tmp_path: Path) -> None:
+    """Each graph of the summary has a row. The code `switched-off` alone reads like PRECOMPILED=0."""
+    tmp_path.chmod(0o700)
+    bypassed = GraphReport("b", "g [1/0]", "", "bypassed", "inline", "switched-off", "the program bypasses it")
+    recorded(
+        tmp_path, "a", GraphReport("h", "f [0/0]", "aa" * 32, "compiled", "hit", calls_compiled=3), bypassed, files={}
+    )
+    document, show = shown.explain(config.load({"cache_dir": tmp_path}), "a")
+    assert document["summary"] == "of 2 graphs: 1 hit, 1 graph compiled in process (bypassed by the program)"
+    text = CliRunner().invoke(_command(show)).output
+    assert re.search(r"f \[0/0\] +a{12} +0 +3\n *g \[1/0\] +- +-\n", text)
+    assert text.count("switched-off") == 1 and "switched-off: the program bypasses it" in text
+
+
 def test_calls_of_a_process_that_runs_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shown._show_calls([{"name": "f [0/0]", "key": "ab" * 32, "calls_eager": 3}])  # recorded at the swap
     assert not capsys.readouterr().out
