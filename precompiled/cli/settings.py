@@ -163,10 +163,10 @@ def _note_problems(out: Output) -> bool:
 
 def _restart_note(settings: Settings, name: str) -> str:
     """A sentence if a running daemon keeps another value of a setting until it restarts, otherwise ""."""
-    from precompiled import wire
-
     if name not in NAMES or name in CLIENT_ONLY or settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR:
         return ""
+    from precompiled import wire
+
     try:
         reply = ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S)
     except PrecompiledError:

@@ -40,6 +40,7 @@ COMMANDS: dict[str, set[str]] = {
     f"cache show {KEYS[1][:8]}": set(),
     "config": {"rich"},
     "config set mode wait": set(),
+    "config set workers 1": {"msgspec"},
     "daemon logs": set(),
     "daemon cancel abcd": {"msgspec"},
     "watch --list": {"msgspec"},
