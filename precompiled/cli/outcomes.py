@@ -132,6 +132,8 @@ def _why(before: Sequence[Mapping[str, object]], item: dict[str, Any], is_new: b
         reasons = [NEW_PROGRAM if is_new else change]
     why, code = "".join(reasons[:1]), item["reason"]  # the first reason compares with the nearest entry
     first_line = str(why or item["message"]).partition("\n")[0]
+    if first_line and not why and item["state"] == "recorded":  # the package says why Dynamo skips the function
+        first_line = f"it runs uncompiled: {first_line}"
     if code and not first_line.startswith(f"{code}:"):  # a code says why no package was written
         first_line = f"{first_line}; no package was written ({code})" if why else f"{code}: {first_line}"
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}

@@ -29,6 +29,8 @@ class GraphReport:
     - ``reason``: the stable code of a bypassed or failed graph, or of a graph whose calls wait ("stand-in-raised");
       otherwise ""
     - ``message``: the reason as a sentence
+    - ``calls_eager``: also counts the calls after the swap that check or time the compiled code against eager code. The
+      line "compiled after call 200" on the terminal counts the calls before the swap.
     - ``spans``: the times of what this process did for the graph: "lookup", "submit", "wait", "load", "check",
       "compile in process"
     """

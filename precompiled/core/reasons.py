@@ -25,7 +25,7 @@ class ReasonKind(Enum):
     BYPASS = "Bypass: this graph is not sent to the daemon (in process)"
     FAILURE = "Failure records: the worker could not make an artifact"
     STORE = "Fallback: the store"
-    DAEMON = "Fallback: the daemon"
+    DAEMON = "Fallback: the daemon, or the wait for its artifact"
     COMMAND = "Commands and the start of the daemon"
     WATCH = "Watch mode"
     WORKER = "Why a worker ended"

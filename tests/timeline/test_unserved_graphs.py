@@ -151,6 +151,7 @@ def test_other_programs_are_no_edit_of_a_new_program() -> None:
     [
         (("recorded", "", "", []), outcomes.NO_PACKAGE),
         (("recorded", "", "", ["L['n']: 2 here, 3 when it was traced"]), "n: 2 here, 3 when it was traced"),
+        (("recorded", "", "an error was suppressed", []), "it runs uncompiled: an error was suppressed"),
         (("traced", "package-graph", "a graph is for this process", []), "package-graph: a graph is for this process"),
         (("traced", "custom-op", "it", ["custom-op: it"]), "custom-op: it"),
         (("traced", "package-graph", "it", ["n: 2 here"]), "n: 2 here; no package was written (package-graph)"),
