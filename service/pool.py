@@ -58,6 +58,7 @@ ORPHAN_S = 10.0  # how long to wait for a killed descendant
 ENDED_BY_US = ("idle", "evicted", "shut-down")  # reasons of an end that need no details
 READS_AT_END = 32  # reads of a dead worker's output; a descendant in another session may write to it forever
 GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel (a driver, NFS)
+STREAM_S = 8.0  # how much longer to wait for the end of its stream, which tells whether it had read its job
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
@@ -396,7 +397,9 @@ class Pool:
         unread = process.channel.left_unread() if process.jobs else True
         died = not process.ending[0]
         # The guardian holds the stream open until it ends, a moment later.
-        if (status is None or (died and unread is None)) and self._clock() < process.gone_by:
+        if status is None and self._clock() < process.gone_by:
+            return
+        if died and unread is None and self._clock() < process.gone_by + STREAM_S:
             return
         if status is None:
             self._orphans[process.pid] = self._clock() + ORPHAN_S

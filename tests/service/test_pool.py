@@ -358,6 +358,37 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
         pool.close()
 
 
+@pytest.mark.fault("worker-dies")
+def test_the_end_of_a_dead_workers_stream_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host, the guardian lives on for seconds and holds the stream open. Only the stream's end tells whether
+    the worker had read its job.
+    """
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
+    interpreter.chmod(0o755)
+    now = 100.0
+    pool = Pool(system=False, job_memory_bytes=1 << 40, devices=known([]), clock=lambda: now)
+    unread: bool | None = None
+    monkeypatch.setattr(Channel, "left_unread", lambda channel: unread)
+    try:
+        environment = wire.Interpreter(str(interpreter), "/", "", "", "", {})
+        pool.start(StartWorker(1, os.getuid(), os.getgid(), environment, "cpu"))
+        pool._processes[1].jobs.append("key")
+        pid = pool.statuses(None)[0].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        for _ in range(2):
+            pool.check()
+            now += pool_module.GONE_S + 1.0
+        assert pool.take_events() == []
+        unread = True
+        pool.check()
+        [gone] = pool.take_events()
+        assert isinstance(gone, WorkerGone) and gone.reason == "died" and gone.unread
+    finally:
+        pool.close()
+
+
 @pytest.mark.reason("host-full")
 def test_a_worker_without_free_descriptors_is_reported_as_host_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """If clients have used up all descriptors, the daemon cannot start a worker. The daemon must report the cause and
