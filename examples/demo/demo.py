@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from run import Run
-from show import COMPILED_STEPS, TOLERANCE, Show, main
+from show import COMPARED_STEPS, COMPILED_STEPS, TOLERANCE, Show, main
 from timeline import STEPS
 
 
@@ -173,7 +173,7 @@ class Demo(Show):
 
     def equal_losses(self) -> tuple[bool, str]:
         a, worst = self.a, self.worst_difference(self.a)
-        both = min(len(a.steps), len(self.b.steps))
+        both = min(len(a.steps), len(self.b.steps), COMPARED_STEPS)
         over = f"{both} steps" if both == len(a.steps) else f"the first {both} of A's {len(a.steps)} steps"
         eager = ", all eager in A" if both <= a.first_compiled() else ""
         return worst <= TOLERANCE, (
