@@ -109,6 +109,8 @@ class Placement:
         """Give the first queued job to a worker whose own job needs only the C++ compilers, unless an idle worker can
         take it.
         """
+        if not any(job.is_lowered for worker in self.workers.values() for job in worker.jobs):
+            return
         has_slot = self._slots_used < self._limits.slots
         while (job := next(self._in_order(now), None)) is not None and not self._crowded.find(job.seat, now):
             if has_slot and any(w.state == "idle" and w.seat == job.seat for w in self.workers.values()):

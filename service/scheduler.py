@@ -239,9 +239,6 @@ class Scheduler:
                 courier.move("ready", now)
             case WorkerLowered():
                 out.append(courier.kill("protocol", now))  # it compiles nothing
-                if job is not None:
-                    courier.jobs.remove(job)
-                    self._outcomes.keep(job, now, COURIER_S, "protocol", out)
             case WorkerDone(_, finished):
                 job = self._take_back(courier, finished, now, out)
                 if job is None:

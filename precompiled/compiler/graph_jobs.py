@@ -127,13 +127,10 @@ def _among_hosts(
                 # Another worker compiled the graph, for a rank at another position in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             on_rank_read = turn.end if turn is not None else lambda: None
-            lowered = _compile(job, data, on_rank_read, record)
-            if turn is None and not data and job.compile_threads > 1:
-                payload, others = yield from lowered
-            else:
-                # Another job cannot share the turn's lock, or a single thread. Two jobs with frozen weights need too
-                # much memory.
-                payload, others = run_to_end(lowered)
+            # Another job cannot share the turn's lock, or a single thread. Two jobs with frozen weights need too much
+            # memory.
+            may_pause = job.may_overlap and job.compile_threads > 1 and turn is None and not data
+            payload, others = yield from _compile(job, data, on_rank_read, record, may_pause)
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)
@@ -194,11 +191,12 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 
 def _compile(
-    job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
+    job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord, may_pause: bool
 ) -> Generator[None, None, tuple[fmt.Payload, dict[str, bytes]]]:
     """Compile a job. Returns the artifact, and the other keys that it serves, each with its program.
 
-    ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``.
+    ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``. ``may_pause``: whether to pause
+    while only the C++ compilers run.
     """
     record.phase("decode")
     from precompiled.torch_internals.worker import cpp_builds, first_build, vector_units
@@ -212,18 +210,18 @@ def _compile(
     started = time.monotonic()
     try:
         with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
-            program, result = _lower(job, data, on_rank_read, record)
+            program, found, result = _lower(job, data, on_rank_read, record)
     finally:
         sys.modules["torch"].compiler.reset()  # also removes what a failed compile left behind
-    if job.may_overlap and result.kernels.is_building:
+    if may_pause and result.kernels.is_building:
         yield
-    return _payload(job, program, result, record, started)
+    return _payload(job, program, result, record, found, started)
 
 
 def _lower(
     job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
-) -> tuple[ProgramData, CompileResult]:
-    """Compile a job as far as Inductor's Python goes, with torch set up for the job's store."""
+) -> tuple[ProgramData, dict[str, str], CompileResult]:
+    """Compile a job as far as Inductor's Python goes. Returns the program, its key's components, and the result."""
     from precompiled.graph import capture, environment, weights
     from precompiled.torch_internals.graph import graph_codec
     from precompiled.torch_internals.user_code import custom_ops
@@ -247,11 +245,13 @@ def _lower(
             f"the graph does not decode: {missing or f'{type(error).__name__}: {error}'}", code="undecodable-graph"
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
-    find_kernels = KernelFiles(Store(Path(job.store)), components(job.graph)).with_kernels
+    found = components(job.graph)
+    find_kernels = KernelFiles(Store(Path(job.store)), found).with_kernels
     with _settings(job, program, record):
-        return program, compile_graph(
+        result = compile_graph(
             module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record, find_kernels
         )
+    return program, found, result
 
 
 @contextmanager
@@ -271,9 +271,17 @@ def _settings(job: wire.Job, program: ProgramData, record: JobRecord) -> Iterato
 
 
 def _payload(
-    job: wire.Job, program: ProgramData, result: CompileResult, record: JobRecord, started: float
+    job: wire.Job,
+    program: ProgramData,
+    result: CompileResult,
+    record: JobRecord,
+    found: dict[str, str],
+    started: float,
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
-    """Wait for the C++ compilers. Returns the same as ``_compile``. ``started``: when the compile began (monotonic)."""
+    """Wait for the C++ compilers. Returns the same as ``_compile``.
+
+    ``found``: the key's components. ``started``: when the compile began (monotonic).
+    """
     import torch
 
     from precompiled.graph import environment
@@ -288,7 +296,7 @@ def _payload(
     manifest = fmt.Manifest(
         key=job.key,
         name=job.name,
-        components=components(job.graph),
+        components=found,
         environment={
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
