@@ -100,56 +100,49 @@ class Client:
         return "\n".join(["--- stdout", *self.lines, "--- stderr", *self.errors])
 
 
-_USE = """
+_PREPARE = """
 import pathlib, sys
 from torch._inductor import codecache, cpu_vec_isa
 from precompiled.torch_internals.worker import cpp_builds
 cpp_builds.use(pathlib.Path(sys.argv[1]))
-"""
-_PREPARE = {
-    "vector-units": _USE + "cpu_vec_isa.valid_vec_isa_list()",
-    "header": _USE
-    + """
+cpu_vec_isa.valid_vec_isa_list()
 codecache.CppPythonBindingsCodeCache.load_pybinding([], '''
 #include <torch/csrc/inductor/cpp_prefix.h>
 extern "C" void kernel() {}
 ''')
-""",
-}
+"""
 
 
 @functools.cache
-def _prepared(files: str) -> Path:
+def _prepared() -> Path:
     """Returns a scratch directory with files that Inductor creates when it compiles its first kernel.
 
-    ``files``: "vector-units" for Inductor's test programs of vector units, or "header" for these and Inductor's
-    precompiled header. Without the directory, each host would need ten seconds of CPU to create them. The parallel
-    processes of a test run share one directory (conftest.py).
+    The files are Inductor's test programs of vector units and its precompiled header. Without the directory, each host
+    would need ten seconds of CPU to create them. The parallel processes of a test run share one directory
+    (conftest.py).
     """
     shared = os.environ.get(SHARED)
     if shared is None:
         directory = tempfile.TemporaryDirectory(prefix="pc-shared-")
         atexit.register(directory.cleanup)
         shared = directory.name
-    prepared, building = Path(shared, files), Path(shared, f"{files}.building")
-    with Path(shared, f"{files}.lock").open("w") as lock:
+    prepared, building = Path(shared, "inductor"), Path(shared, "inductor.building")
+    with Path(shared, "inductor.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not prepared.exists():
             building.mkdir()
-            if files == "header":
-                prepare(building, "vector-units")
-            command = [sys.executable, "-c", _PREPARE[files], str(building)]
+            command = [sys.executable, "-c", _PREPARE, str(building)]
             assert support_zygote.start(command, dict(os.environ), building).wait(TIMEOUT_S) == 0
             building.rename(prepared)
     return prepared
 
 
-def prepare(scratch: Path, files: str = "header") -> None:
-    """Hard-link the prepared ``files`` into ``scratch``. A copy of the header would take 150 MB per host.
+def prepare(scratch: Path) -> None:
+    """Hard-link the prepared files into ``scratch``. A copy of the header would take 150 MB per host.
 
     Hosts can share the files, because no process writes into them.
     """
-    shutil.copytree(_prepared(files), scratch, copy_function=os.link, dirs_exist_ok=True)
+    shutil.copytree(_prepared(), scratch, copy_function=os.link, dirs_exist_ok=True)
 
 
 THERE: list[Host] = []  # the open hosts of this process, for the report of a failed test

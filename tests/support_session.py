@@ -20,7 +20,6 @@ from unittest import mock
 
 import pytest
 import torch
-from support_host import prepare
 
 import precompiled
 from precompiled.client import session as sessions
@@ -117,7 +116,6 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         # The tests read the counts of the process, so the client must not send them to a daemon first.
         mock.patch.object(CountSender, "changed", lambda sender: None),
     ):
-        prepare(Path(directory) / "inductor", "vector-units")  # no test compiles a kernel in this process
         session = sessions.current()
         try:
             yield ThisProcess(session, left)

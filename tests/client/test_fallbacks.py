@@ -8,6 +8,7 @@ compiler (support_daemon.py) and fails on real graphs, which gives these tests t
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
 import shutil
@@ -23,6 +24,7 @@ import pytest
 import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
 from support_double import X, call, double, no_descriptors, only
+from support_host import prepare
 from support_session import ThisProcess, deaf_daemon, this_process
 from torch.utils.checkpoint import checkpoint
 
@@ -422,6 +424,7 @@ def test_late_compile_supports_retain_graph(monkeypatch: pytest.MonkeyPatch) -> 
         return [value.grad for value in given]
 
     with deaf_daemon() as here:
+        prepare(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
         compiled = torch.compile(perceptron, backend="precompiled")
         expected = gradients(compiled)
