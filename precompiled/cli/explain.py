@@ -19,7 +19,7 @@ import click
 from precompiled.cli import functions, misses, outcomes, runs
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import check, complete_key, resolve
-from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
+from precompiled.cli.nearest import Explained, Kepts, named_sizes
 from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, Output, all_option, pairs, shortened
 from precompiled.cli.state_words import STATE_WORDS, StateWord, find_state
 from precompiled.cli.store import open_store
@@ -121,9 +121,10 @@ def explain_command(
     }
 
     def show() -> None:
-        if awaited:
-            runs.show_awaited(awaited)
-            click.echo("\nThe graph that was compiled last:\n")
+        others = [graph for graph in awaited if graph["key"] != whole]
+        if others:
+            runs.show_awaited(others)
+            click.echo("\nThe newest graph:\n")
         _show(found)
 
     out.result(document, show, rest)
@@ -147,9 +148,9 @@ def _function(store: Store, name: str) -> dict[str, object]:
 
 def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
     """Return the key that begins with ``prefix``. Raises StoreError, with the recorded reason if a run has it."""
-    not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix)]
-    if len(not_sent) == 1 and not any(known.startswith(prefix) for known in store.names()):
-        return not_sent[0]
+    of_runs = [item.key for item in kepts.all if item.is_only_in_run and item.key.startswith(prefix)]
+    if len(of_runs) == 1 and not any(known.startswith(prefix) for known in store.names()):
+        return of_runs[0]
     try:
         return resolve(store, [prefix])[0]
     except StoreError as error:

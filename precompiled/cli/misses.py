@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompiled.cli import program_changes
-from precompiled.cli.nearest import NOT_SENT, Candidate, Explained, Kepts, named_sizes
+from precompiled.cli.nearest import Candidate, Explained, Kepts, named_sizes
 from precompiled.cli.outcomes import describe_reason, describe_record, describe_way, is_miss
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
@@ -195,7 +195,7 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
                 causes = _causes(kepts, process, graph, context) if missed else []
                 since = describe_reason(graph)
                 if not since and became == "pending":
-                    since = _since(kepts, graph) or pending.explain(process, graph)
+                    since = _since(kepts, graph) or pending.explain(process, graph, has_cause=bool(causes))
                 elif not since and missed and not causes:
                     since = _describe_lack(kepts, process, graph)
                 by_name[name] = Miss(
@@ -249,7 +249,7 @@ def _describe_lack(kepts: Kepts | None, process: RunProcess, graph: dict[str, An
     """Say why a graph that had an artifact cannot be compared with other graphs."""
     if kepts is None or kepts.of(graph.get("key", "")):
         return "the store has no copy of the graph that can be read"
-    own = [item for item in kepts.all if item.is_own and item.state != NOT_SENT]
+    own = [item for item in kepts.all if item.is_own and not item.is_only_in_run]
     is_cleared = process.ended and all(item.created > process.ended for item in own)
     return "the store has been cleared since" if is_cleared else "the store no longer has it"
 

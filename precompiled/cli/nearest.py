@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 # Limit of the programs that are read in full, because a store may hold 10,000 graphs. The programs with the most
 # components in common with the graph are read.
 MAX_COMPARED = 64
-# The state of a missed graph that was not sent to a daemon.
-NOT_SENT = "not sent"
+# The states of missed graphs that only a run record has: no daemon got the graph, or its compile has not ended.
+NOT_SENT, PENDING = "not sent", "pending"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An artifact or a failure record in the store, or the program of a missed graph that was not sent to a daemon."""
+    """An artifact or a failure record in the store, or the program of a missed graph in a run record."""
 
     key: str
     slot: int
@@ -53,6 +53,11 @@ class Candidate:
         ]
 
     @property
+    def is_only_in_run(self) -> bool:
+        """Whether the store has neither an artifact nor a failure record of the graph."""
+        return isinstance(self.stored, str)
+
+    @property
     def bad_code(self) -> str:
         """Why a failure record refuses the code of a successful compile; "" if none does."""
         return BAD_CODE.get(self.stored.reason, "") if isinstance(self.stored, fmt.Failure) else ""
@@ -62,7 +67,11 @@ class Candidate:
 
     def __str__(self) -> str:
         where = "" if self.is_own else f" in {self.store}"
-        others = {"failed": "which failed to compile", NOT_SENT: "which was a miss and was not sent to a daemon"}
+        others = {
+            "failed": "which failed to compile",
+            NOT_SENT: "which was a miss and was not sent to a daemon",
+            PENDING: "which is not compiled yet",
+        }
         what = others.get(self.state, f"artifact {self.slot}{where}")
         if self.bad_code:
             what = f"not served because {self.bad_code}"
@@ -109,7 +118,9 @@ class Kepts:
         """Everything, oldest first."""
         found = [*_artifacts(self._store), *_failures(self._store)]
         known = {item.key for item in found}
-        found += (item for item in _not_sent(self._store) if item.key not in known)
+        for item in _of_runs(self._store):
+            if item.key not in known:
+                found.append(self._with_components(item) if item.state == PENDING else item)
         return sorted(found, key=lambda item: item.created)
 
     def of(self, whole: str) -> list[Candidate]:
@@ -135,12 +146,18 @@ class Kepts:
                 code="graph-not-kept",
             )
         if mine[0].state == NOT_SENT:
-            components, device = key.components_of(program), _device(program)
-            mine = [replace(mine[0], components=components, device=device)]
+            mine = [self._with_components(mine[0])]
         older = [item for item in self.all if item.created < mine[0].created and may_compare(item)]
         nearest = self._nearest(mine[0], program, older)
         located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
         return Explained(mine, program, nearest, located, list(self._variants(mine)))
+
+    def _with_components(self, item: Candidate) -> Candidate:
+        """Add what the manifest of an artifact would say."""
+        program = self.program(item)
+        if program is None:
+            return item
+        return replace(item, components=key.components_of(program), device=_device(program))
 
     def program(self, item: Candidate) -> ProgramData | None:
         name = item.key, item.slot
@@ -253,12 +270,14 @@ def _failures(store: Store) -> Iterator[Candidate]:
         )
 
 
-def _not_sent(store: Store) -> Iterator[Candidate]:
+def _of_runs(store: Store) -> Iterator[Candidate]:
     kept = run_records.programs(store.root)
     known = run_records.runs(store.root) if kept else []
-    names = {graph.get("key"): graph.get("name", "") for run in known for graph in run.graphs}
+    graphs = {graph.get("key"): graph for run in reversed(known) for graph in run.graphs}
     for whole, (created, run) in kept.items():
-        yield Candidate(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
+        graph = graphs.get(whole, {})
+        state = PENDING if run_records.way(graph) == "pending" else NOT_SENT
+        yield Candidate(whole, 0, graph.get("name", ""), "", created, state, {}, str(store.root), True, run)
 
 
 def _device(program: ProgramData) -> str:

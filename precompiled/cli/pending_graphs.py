@@ -37,14 +37,15 @@ class PendingCauses:
             return _NO_DAEMON
         return format_list([f"{number} {cause}" for cause, number in causes.items() if cause])
 
-    def explain(self, process: RunProcess, graph: Mapping[str, Any]) -> str:
-        """The cause, and what to do, as sentences."""
+    def explain(self, process: RunProcess, graph: Mapping[str, Any], *, has_cause: bool = False) -> str:
+        """Why the graph is pending, and what to do, as sentences. ``has_cause``: the cause of the miss is known."""
         said = self._sentence(graph.get("key", ""), process.is_alive)
         comes = self._short(graph.get("key", "")) in ("compiling", "queued")
+        later = "" if has_cause else f". {_LATER}"
         if process.is_alive:
-            return f"{said}. {_LATER}" if comes else said
+            return f"{said}{later}" if comes else said
         if comes:
-            said += f". A run after the compile uses it. {_LATER}"
+            said += f". A run after the compile uses it{later}"
         said = said[0].upper() + said[1:]
         if not process.ended:
             return f"the process was killed before the graph was compiled. {said}"

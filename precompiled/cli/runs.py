@@ -75,7 +75,7 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
 
 
 def awaited_graphs(settings: Settings) -> list[dict[str, Any]]:
-    """The pending graphs of running processes, youngest first. `explain` cannot explain them yet."""
+    """The pending graphs of running processes, youngest first."""
     found = [
         {"key": graph.get("key", ""), "name": graph.get("name", ""), "program": process.program, "since": graph["at"]}
         for run in runs(settings.cache_dir)
@@ -92,7 +92,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
         since = human_seconds(max(0.0, time.time() - graph["since"]))
         click.echo(
             f"{graph['name']} {graph['key'][:SHOWN_DIGITS]} of {graph['program']} is not compiled yet "
-            f"(pending for {since}). Explain it when it is"
+            f"(pending for {since})"
         )
 
 

@@ -75,6 +75,8 @@ class Awaited:
     after: threading.Event | None = None  # submit the graph once this event is set
     background: bool = False  # the graph already runs compiled, in pieces, so no call waits for the artifact
     piece: PieceView | None = None  # set if the awaited graph is a piece of a graph that is awaited as well
+    # Returns the captured graph, to store in the run record; None for a piece or a further variant, and once stored.
+    to_record: Callable[[], bytes] | None = None
 
     @property
     def key(self) -> str:

@@ -121,9 +121,14 @@ class GraphOutcomes:
             structured_trace.graph(_way(report), vars(report))
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Store the captured graph of a miss that is not submitted, for ``precompiled explain``."""
+        """Store the captured graph of a miss that has no artifact, for ``precompiled explain``."""
         if self._run is not None:
             self._run.keep(key, program)
+
+    def drop(self, key: str) -> None:
+        """Remove the captured graph of a miss that is no longer pending, if this process stored it."""
+        if self._run is not None:
+            self._run.drop(key)
 
     def note_frame(self, name: str, span: Span) -> None:
         """Record the time that Dynamo or a package took for a frame."""

@@ -149,6 +149,7 @@ class Pending:
             self._awaited.pop(item.id, None)
             item.done.set()
             self._changed.notify_all()
+        self._session.outcomes.drop(item.key)
 
     def drop(self, item: Awaited) -> None:
         """Stop awaiting a graph, and do not submit it to a later daemon."""
@@ -313,6 +314,10 @@ class Pending:
                 # tolerance of one second is for the coarse clocks of file systems.
                 if failure is not None and failure.created >= item.submitted - 1.0:
                     self._give_up_if_awaited(item.id, failure.reason, failure.message)
+            if item.to_record is not None and not item.done.is_set():
+                # `precompiled explain` compares the graph with earlier graphs before the store has its artifact.
+                self._session.outcomes.keep(item.key, item.to_record)
+                item.to_record = None
         except StoreError as error:
             self._session.ledger.count_reason("fallbacks", error.code)
             self._give_up_if_awaited(item.id, error.code, str(error))

@@ -30,7 +30,7 @@ log = logging.getLogger("precompiled")
 MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
-MAX_KEPT = 16  # limit of the programs of cache misses that a process keeps
+MAX_KEPT = 16  # limit of the programs of cache misses that a process keeps at one time
 UNTRACED = ("used", "skipped")  # the states of functions (packages/function_report.py) that a package served
 # The variables in which torchrun, Slurm and Open MPI pass a process's rank and the number of ranks.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
@@ -120,7 +120,7 @@ class RunRecord:
         self._lock = threading.Lock()
         self._file: lines.AppendedFile | None = None
         self._broken = False
-        self._kept = 0
+        self._kept: set[str] = set()  # keys of the programs that this process has stored
         self._forked = forked
 
     def after_fork(self) -> None:
@@ -144,20 +144,32 @@ class RunRecord:
         self._write({"wait": span})
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Store the captured graph of a miss that is not submitted. ``program`` returns the graph's bytes, and is
-        called only below the limit MAX_KEPT.
+        """Store the captured graph of a miss that is pending or not submitted. ``program`` returns the graph's bytes,
+        and is called only below the limit MAX_KEPT.
         """
-        if self._broken or self._kept >= MAX_KEPT:
+        if self._broken or key in self._kept or len(self._kept) >= MAX_KEPT:
             return
-        self._kept += 1
         try:
             with self._lock:
                 if self._file is None:
                     self._file = self._begin()
-                run_records.keep_program(self._file.file.parent, key, program())
-        except OSError as error:
+                folder = self._file.file.parent
+            run_records.keep_program(folder, key, program())  # without the lock, for which the program would wait
+            self._kept.add(key)
+        except OSError as error:  # for example, another rank of the run has stored it
             interruptions.pass_on(error)
             log.info("the program of %s is not recorded: %s", key[:12], error)
+
+    def drop(self, key: str) -> None:
+        """Remove a graph that ``keep`` of this process has stored, because the store has its artifact or failure."""
+        if key not in self._kept or self._file is None:
+            return
+        self._kept.discard(key)
+        try:
+            run_records.drop_program(self._file.file.parent, key)
+        except OSError as error:
+            interruptions.pass_on(error)
+            log.info("the program of %s is not removed: %s", key[:12], error)
 
     def end(
         self,

@@ -159,6 +159,7 @@ class Submitter:
         self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
         """Make the item for which a call of ``dispatch`` waits if the call must not run eager."""
+        text = self.about()  # in this thread, whose stack has the program's calls. Another thread may submit the graph.
         awaited = Awaited(
             calls=self.calls,
             program=program,
@@ -171,13 +172,17 @@ class Submitter:
                 self.session.pending.on_reply,
                 waiting=item.waited_for or (self.session.settings.mode == "wait" and not item.background),
                 idle=item.background,
+                about=text,
             ),
             dispatch=dispatch,
             compile_inline=lambda: self._compile_inline(program, hints, swap),
             id=id,
             piece=self.piece,
             threads=torch.get_num_threads() if program.device == "cpu" else 0,
+            to_record=lambda: program.to_bytes(hints, text),
         )
+        if self.piece is not None or swap is not self.calls.swap:
+            awaited.to_record = None
         if self.piece is None:
             dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
         return awaited
@@ -220,11 +225,13 @@ class Submitter:
         *,
         waiting: bool = False,
         idle: bool = False,
+        about: str | None = None,
     ) -> None:
         """Give the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
 
         - ``waiting``: whether a call of the user's program waits for the artifact
         - ``idle``: whether the program already runs compiled code, in pieces
+        - ``about``: the result of an earlier ``self.about()``
         """
         from precompiled import wire
 
@@ -245,7 +252,7 @@ class Submitter:
             waiting=waiting or bool(program.no_stand_in),
             idle=idle,
         )
-        graph = program.to_job(self.about(), hints)
+        graph = program.to_job(self.about() if about is None else about, hints)
         if len(graph) > session.settings.max_graph_bytes:
             # Source lines are only for display. Without them, the graph may be small enough.
             graph = program.to_job("", hints)

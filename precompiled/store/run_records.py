@@ -14,7 +14,8 @@ processes (client/run_recorder.py). Each line of a file is a JSON object:
 - the last line, at the process's end, holds the number of calls of each graph, the functions that Dynamo traced, the
   program's files and modules, and the error that ended the program
 
-A program file has the program of a missed graph that was not submitted (mode "lookup", or no daemon).
+A program file has the program of a missed graph that is pending, or that was not submitted (mode "lookup", or no
+daemon). The process removes the file of a pending graph after the compile.
 """
 
 from __future__ import annotations
@@ -333,6 +334,11 @@ def keep_program(folder: Path, key: str, program: bytes) -> None:
         os.write(fd, data)
     finally:
         os.close(fd)
+
+
+def drop_program(folder: Path, key: str) -> None:
+    """Remove the program of a graph. Raises OSError."""
+    os.unlink(folder / f"{key}{_PROGRAM}")
 
 
 def programs(root: Path) -> dict[str, tuple[float, str]]:

@@ -514,8 +514,39 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     assert answer("explain", whole, status=1)["error"]["code"] == "graph-not-kept"
 
 
+def test_a_pending_graph_is_compared_with_earlier_graphs(store: Store) -> None:
+    """A user asks for the cause while the graph runs eager, not after its compile."""
+    publish(store, "before", PROGRAM, 20)
+    record = RunRecord(store.root)
+    keys = []
+    for number, size in enumerate((12, 13)):
+        missed = changed(put(*ARGS, 0, "shape", [size, 16]))
+        keys.append(key.key({name: json.dumps(missed[name], separators=(",", ":")) for name in key.SECTIONS}))
+        record.note(GraphReport(str(number), f"forward [0/{number + 1}]", keys[-1], "pending"))
+        record.keep(keys[-1], lambda missed=missed: json.dumps(missed).encode())
+        (file,) = store.root.glob(f"runs/*/{keys[-1]}.program.gz")
+        os.utime(file, (time.time() + number, time.time() + number))
+    found = answer("explain", keys[0][:10])
+    assert found["state"] == "pending" and found["nearest"]["key"] == key_of("before")
+    assert [cause["what"] for cause in found["causes"]] == ["x: shape [8, 16] -> [12, 16]"]
+    found = answer("explain", "--newest")
+    assert found["key"] == keys[1] and len(found["awaited"]) == 2
+    assert found["nearest"]["key"] == keys[0], (
+        "a pending graph will have an artifact, so later ones are compared with it"
+    )
+    text = invoke("explain", "--newest").output
+    assert "forward [0/2], which is not compiled yet, " in text and text.count(keys[1][:12]) == 1
+    assert [miss["since"].count("names the cause") for miss in answer("explain")["misses"]] == [0, 0]
+    assert "of 2 graphs: no hits, 2 new sizes" in invoke("explain").output
+    record.drop(keys[1])
+    assert answer("explain", keys[1], status=1)["error"]["code"] == "no-such-key"
+
+
 def test_the_number_of_kept_programs_of_a_run_is_limited(store: Store) -> None:
     record = RunRecord(store.root)
     for number in range(MAX_KEPT + 1):
         record.keep(key_of(str(number)), lambda: b"{}")
     assert len(list(store.root.glob("runs/*/*.program.gz"))) == MAX_KEPT
+    record.drop(key_of("0"))
+    record.keep(key_of("next"), lambda: b"{}")
+    assert len(list(store.root.glob("runs/*/*.program.gz"))) == MAX_KEPT, "the limit is on programs at one time"

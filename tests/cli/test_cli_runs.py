@@ -210,13 +210,15 @@ def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
         wait_until(lambda: any(process.graphs for process in run_records.processes(served.store.root)))
         (run,) = run_records.runs(served.store.root)
         assert shown.describe_graphs(run, PendingCauses(config.load()))[0].startswith("1 graph pending for ")
+        wait_until(lambda: bool(run_records.programs(served.store.root)))
+        assert "\n  the store had no similar graph\n" in served.command("explain"), "at once, not after the compile"
         os.kill(client.process.pid, signal.SIGINT)
         client.wait_for("interrupted")
     finally:
         daemon.resume()
     client.ended()
     text = served.command("explain", "--run", "last")
-    assert "of 1 graph: no hits, 1 graph interrupted during the wait for the artifact" in text
+    assert "of 1 graph: no hits, 1 new graph" in text and "interrupted during the wait for the artifact" in text
     assert "1 graph pending at the end" in text and "no longer has it" not in text
 
 

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support_double
 import torch
+from support_daemon import wait_until
 from support_double import X, call, double, no_descriptors, only
 from support_session import deaf_daemon, this_process
 
 from precompiled import wire
 from precompiled.client.awaited import Awaited
 from precompiled.store import artifact_format as fmt
+from precompiled.store import run_records
 
 
 def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
@@ -142,6 +145,19 @@ def test_older_failure_record_does_not_end_a_new_submit() -> None:
         assert only(here).state == "pending"
         here.session.store.publish_failure(replace(before, created=time.time()))
         assert here.session.pending.wait(30)
+        assert only(here).state == "bypassed"
+
+
+def test_graph_is_recorded_while_it_is_pending() -> None:
+    """`precompiled explain` names the cause of a miss before the compile has ended."""
+    with deaf_daemon() as here:
+        root, key = here.session.store.root, call(here).key
+        wait_until(lambda: list(run_records.programs(root)) == [key])
+        (_, run) = run_records.programs(root)[key]
+        program = json.loads(run_records.read_program(root, run, key))
+        assert support_double.__file__ in {file for file, *_ in program["about"]["calls"]}
+        here.session.store.publish_failure(fmt.Failure(key, "double", "compile-error", "No.", time.time(), 3600.0))
+        wait_until(lambda: not run_records.programs(root))
         assert only(here).state == "bypassed"
 
 
