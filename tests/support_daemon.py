@@ -176,8 +176,13 @@ sys.exit(worker.main(sys.argv[3:], compiler=Fake()))
 _numbers = itertools.count()
 
 
-def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = TIMEOUT_S) -> Any:
-    """Poll until ``condition()`` is true, and return its value. The timeout only ends a test that hangs."""
+def wait_until(
+    condition: Callable[[], Any], what: str = "", timeout_s: float = TIMEOUT_S, *, pause_s: float = 0.01
+) -> Any:
+    """Poll until ``condition()`` is true, and return its value. The timeout only ends a test that hangs.
+
+    ``pause_s``: seconds between two polls, 0 if the condition itself does the work that the test waits for.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -185,7 +190,7 @@ def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = 
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"did not happen within {timeout_s:g} s: {what or condition}")
-        time.sleep(0.01)
+        time.sleep(pause_s)
 
 
 def alive(pid: int) -> bool:

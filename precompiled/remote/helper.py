@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from precompiled.core import durable
+from precompiled.core import durable, sockets
 from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
 from precompiled.core.json_text import parse_json
@@ -84,6 +84,7 @@ class Helper:
         self._states_written: dict[str, dict[str, Any]] = {}  # maps a file's name to the state that the file holds
         self._asked = time.monotonic()
         self._stopping = False
+        self._waker = sockets.Waker()  # ends the wait for a request, when the helper must stop
         self._connections = 0
 
     @property
@@ -97,7 +98,7 @@ class Helper:
         path = self._folder / helper_link.SOCKET
         # If the store was removed, the socket is gone, and the helper is unreachable.
         while not self._stopping and self._is_wanted() and path.exists():
-            if select.select([listening], [], [], LOOK_S)[0]:
+            if listening.fileno() in select.select([listening.fileno(), self._waker.fileno()], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
                 with self._lock:
                     self._connections += 1
@@ -191,6 +192,7 @@ class Helper:
                 self._stopping = True
                 with suppress(OSError):  # later requests go to the next helper
                     (self._folder / helper_link.SOCKET).unlink()
+                self._waker.wake()
         return {}
 
     # ------------------------------------------------ its state

@@ -19,6 +19,7 @@ import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
 
 from precompiled import wire
+from precompiled.client import connection as connection_module
 from precompiled.client import daemon_link
 from precompiled.client.ask import request
 from precompiled.client.connection import DaemonConnection, _Submit
@@ -309,6 +310,7 @@ def test_hanging_daemon_counts_as_absent(
     """A suspended daemon keeps its connections open, so only a request without a reply shows that it hangs."""
     monkeypatch.setattr(daemon_link, "ASK_S", 0.2)
     monkeypatch.setattr(daemon_link, "ANSWER_S", 0.2)
+    monkeypatch.setattr(connection_module, "RETRY_MAX_S", 0.05)  # how often the thread checks for a silent daemon
     go, replies, held, later = tmp_path / "go", Replies(), Replies(), Replies()
     connection.submit(daemon.submit(), graph("wait-for", path=str(go)), held)
     assert connection.flush(TIMEOUT_S)

@@ -204,6 +204,12 @@ def test_helper_with_waiting_puts_outlives_its_idle_time(
     assert "3 s" in state["last"] and state["failed"], state
 
 
+def test_helper_stops_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "LOOK_S", 600.0)
+    with serving(tmp_path / "store", tmp_path / "bucket", idle_s=600.0):
+        pass  # ``serving`` sends the stop request, and waits for a shorter time
+
+
 def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
     root, there = tmp_path / "store", host(tmp_path / "other", f"file://{place}")
     slot = Store(root).publish(payload()).slot
