@@ -1,6 +1,6 @@
 """A daemon compiles the graphs of torch.compile, once per host, while the programs run eager.
 
-Most programs need no call of this module: `precompiled run -- python train.py` switches the hook on. In Python:
+Most programs do not import this module, because `precompiled run -- python train.py` switches the hook on. In Python:
 
     import precompiled
 
@@ -56,7 +56,7 @@ __all__ = [
     "wait",
 ]
 
-# The modules of the classes above.
+# The module that defines each class of __all__.
 _HOMES = {
     "ConfigError": "precompiled.core.errors",
     "FunctionReport": "precompiled.packages.function_report",
@@ -139,7 +139,7 @@ def wait(timeout: "float | None" = None) -> bool:
 
 
 def report() -> "list[GraphReport]":
-    """Return a report for each graph of this process, in the order of their captures. The list prints as a table."""
+    """Return a report for each graph of this process, in the order of capture. The list prints as a table."""
     from precompiled.client.process import PROCESS
     from precompiled.client.report_table import GraphReports
 
@@ -157,7 +157,7 @@ def package_report() -> "list[FunctionReport]":
 
 
 def save_package(compiled: "object", path: "str") -> None:
-    """Save the package of ``compiled``, a callable that torch.compile returned, in one file.
+    """Save the package of ``compiled`` in one file. ``compiled`` is a callable that torch.compile returned.
 
     The file contains guards, bytecode and artifacts of all calls so far. The hook and packages must have been on during
     these calls. A host of the same kind can load the file with ``load_package``. Raises PackageError.
@@ -172,8 +172,8 @@ def load_package(compiled: "object", path: "str", *, check_source: bool = True) 
     Returns the number of entries.
 
     Loading a file runs its code, so load only files that you trust. Raises PackageError if the file is for a different
-    function, source, torch, Python, CPU or GPU. ``check_source=False`` skips the comparison of sources (for a class,
-    also of the values of its attributes).
+    function, source, torch, Python, CPU or GPU. With ``check_source=False``, a changed source raises no error.
+    The source of a class includes the values of its attributes.
     """
     from precompiled.packages import portable
 

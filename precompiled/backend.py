@@ -89,7 +89,7 @@ def compile_or_swap(
             return found.serve() if session.recorder is None else found.record(session.recorder)
 
     def counted() -> Compiled:
-        if kept:  # torch reads attributes of a result that it keeps, and a callable of this file lacks them
+        if kept:  # torch will read attributes of the result, and a callable of this file lacks these attributes
             return in_process()
         if captured and captured[0].may_run_eager:
             return counting(calls, _compiled_or_eager(session, calls, module, in_process))
@@ -170,7 +170,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         fixed_floats.trace_again(floats)
     except Bypass as reason:
         interruptions.pass_on(reason)
-        if not session.requires:  # with ``require`` the call raises, which is not a bypass
+        if not session.requires:  # with ``require``, the call raises, and is not counted as a bypass
             session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)
         cause = reason
@@ -183,7 +183,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         cause = error
         code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
-        # Users get one warning per code and process. The log gets every case with its traceback.
+        # Users get one warning per reason code and process. The log gets every case with its traceback.
         if not session.requires:
             session.ledger.count_reason("fallbacks", code)
             session.outcomes.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
@@ -243,7 +243,7 @@ def leave_to_torch(module: torch.fx.GraphModule, in_process: Callable[[], Any]) 
 
 
 def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
-    """Report a compile for which the program calls Inductor directly. Call the returned function after the compile."""
+    """Report a compile that the program starts by calling Inductor directly. Call the result after the compile."""
     session = sessions.current()
     if session.settings.mode == "off":
         return lambda: None

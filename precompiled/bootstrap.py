@@ -2,8 +2,8 @@
 
 The file runs in every Python process of a host with the hook on, and most of these processes never import torch. So
 this file imports only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. This file
-opens no file (except for `precompiled timeline`) and raises no error. Only one failure ends the process: that of the
-simulated GPU of `--target`. Steps::
+opens no file (except for `precompiled timeline`) and raises no error. There is one exception: if the GPU of `--target`
+cannot be simulated, the process ends. Steps::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return
@@ -66,7 +66,7 @@ def state() -> str:
 
 
 def note(what: str, error: BaseException) -> None:
-    """Record why a part of the hook failed. With PRECOMPILED_LOG=debug, print it at once."""
+    """Record why a part of the hook failed. With PRECOMPILED_LOG=debug, also print the reason."""
     global problem  # noqa: PLW0603
     problem = f"{what}: {type(error).__name__}: {error}"
     if os.environ.get("PRECOMPILED_LOG", "").lower() == "debug" and sys.stderr is not None:
@@ -82,8 +82,8 @@ class _TorchFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name == "torch":
             return self._torch_spec(name, path, target)
-        # If this finder missed the import of torch (another finder came first, or torch's loader cannot be shadowed),
-        # it still sees torch's lazy imports. torch.compile imports some modules lazily before it chooses a backend.
+        # This finder misses the import of torch if another finder comes first, or if torch's loader cannot be shadowed.
+        # It still sees torch's lazy imports, and torch.compile imports modules lazily before it chooses a backend.
         if name.startswith("torch.") and _torch_is_whole():
             _fire()
         return None
@@ -162,7 +162,7 @@ def _fire() -> None:
 
 
 def _make_up_devices() -> None:
-    """Simulate a GPU, in a process of `--target` (docs/guides/targets.md). If that fails, end the process."""
+    """Simulate a GPU in a process of `--target` (docs/guides/targets.md). If the simulation fails, end the process."""
     from precompiled import parts
 
     made_up = parts.MADE_UP_CUDA.get()
@@ -172,7 +172,7 @@ def _make_up_devices() -> None:
 
 
 def _mark() -> None:
-    """Create the file by which `precompiled timeline` learns that its command has the hook on."""
+    """Create a file that proves to `precompiled timeline` that this process has the hook on."""
     try:
         os.close(os.open(os.path.join(os.environ["PRECOMPILED_TIMELINE"], "hook"), os.O_CREAT | os.O_WRONLY, 0o600))
     except OSError:
@@ -191,7 +191,7 @@ def _record() -> None:
 
 
 def _begin_ahead() -> None:
-    """If a remote is set, have its helper fetch what this program used last, while torch is imported."""
+    """If a remote is set, request what this program used last. The remote's helper fetches it during torch's import."""
     try:
         from precompiled.client.process import PROCESS
 
@@ -220,6 +220,6 @@ def _pass_on(error: Exception) -> None:
     """Raise ``error`` if a signal handler of the program raised it."""
     try:
         from precompiled.core import interruptions
-    except ImportError:  # a broken installation, which is the error itself
+    except ImportError:  # a broken installation has caused ``error``
         return
     interruptions.pass_on(error)

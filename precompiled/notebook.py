@@ -1,11 +1,13 @@
-"""IPython and notebooks: `%load_ext precompiled` switches the hook on, and prints a line below each cell with graphs.
+"""IPython and notebooks: `%load_ext precompiled` switches the hook on.
+
+A line below each cell describes the cell's graphs.
 
 - `%precompiled` shows the report of this process.
 - `%precompiled explain` explains the outcome of each graph of this process.
 - `%precompiled COMMAND ...` runs any command of the command line.
 
-Cells have packages, like files: the text of all cells is the program (packages/main_program.py). So Dynamo traces
-nothing when you run an unchanged notebook a second time.
+Functions in cells have packages, like functions in files. The program is the text of all cells
+(packages/main_program.py). So Dynamo traces nothing when you run an unchanged notebook a second time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lists the parts of precompiled, and loads the modules through which the core calls them.
 
 The core contains all that one host needs: capture, key, store, client, daemon, worker, packages, command line. A *part*
-adds a feature, such as the remote. The core runs without any part, so it imports none. The core calls a part through a
-``PartModule`` below. Commands of parts are in ``cli/tree.py``.
+adds a feature, such as the remote. The core runs without any part, so it imports no part directly. The core calls a
+part through a ``PartModule`` below. Commands of parts are in ``cli/tree.py``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class PartModule(Generic[_Interface]):
-    """A part's module that implements a protocol. The core imports the module when it needs it."""
+    """A part's module that implements a protocol. The core imports the module when it needs the part."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -128,9 +128,9 @@ class RemoteProtocol(Protocol):
     def fetch_kernel(self, root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
         """Let the helper fetch a Triton kernel. Returns whether the kernel is in the store.
 
-        Returns false if the helper does not answer for ``wait_s`` seconds. ``compiles``: whether this
-        process will compile the kernel if the remote lacks it. If so, and another host already compiles the kernel, the
-        helper waits for that host.
+        Returns false if the helper does not answer for ``wait_s`` seconds. ``compiles``: whether this process will
+        compile the kernel if the remote lacks it. If this process will compile, and another host already compiles the
+        kernel, the helper waits for that host.
         """
 
     def withdraw(self, root: Path, key: str, label: str) -> None:
@@ -182,7 +182,10 @@ class MadeUpCudaProtocol(Protocol):
         """Whether this process's CUDA devices are simulated."""
 
     def compiling(self) -> AbstractContextManager[Callable[[], str]]:
-        """Refuse to measure and to run kernels inside the block. Yields a function that returns what was refused."""
+        """Inside the block, refuse to measure times and to run kernels.
+
+        Yields a function that returns what was refused.
+        """
 
     def is_made_up(self, uuid: str) -> bool:
         """Whether the UUID is that of a made-up device."""

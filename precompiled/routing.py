@@ -1,7 +1,7 @@
 """Routes torch.compile to precompiled in this process, once torch is imported, and undoes the routing.
 
 `bootstrap` calls ``on_torch_imported`` at the program's ``import torch``; `hook` (``precompiled.enable``) calls
-``route``. The file imports no module of torch, so the mode "off" costs nothing.
+``route``. This file imports no module of torch, so the mode "off" costs nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def on_torch_imported() -> None:
 def route() -> None:
     """Route torch.compile unless the mode is "off"; idempotent.
 
-    Raises ConfigError, and PrecompiledError if this torch is not supported.
+    Raises ConfigError if a setting is invalid, and PrecompiledError if this torch is not supported.
     """
     settings = PROCESS.settings()
     if settings.mode == "off":
@@ -61,7 +61,8 @@ def route() -> None:
     from precompiled import packages
     from precompiled.core.files import process_start
 
-    # This call caches the start time, which a fork inherits together with the modules that were loaded since then.
+    # This call caches the start time of this process. A later fork has the modules of this process, so it needs this
+    # start time, and inherits it.
     process_start()
     packages.install(off=settings.packages == "off")
     _undo_by(packages.remove)

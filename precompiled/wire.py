@@ -6,7 +6,7 @@ Client and daemon (ZeroMQ DEALER and ROUTER over ``ipc://``) send two or three f
     message     msgpack map with a "type"           one of ClientMessage or DaemonMessage below
     blob        opaque bytes                        only after Submit: the encoded graph, never decoded by the daemon
 
-Daemon and worker use a Unix stream socket that the worker inherits. Each sends a 4-byte big-endian length, then a
+Daemon and worker use a Unix stream socket that the worker inherits. Each message has a 4-byte big-endian length, then a
 msgpack map with a "type" (PoolMessage or WorkerMessage below). Daemon and watcher use the same form for ToWatcher and
 FromWatcher.
 
@@ -45,8 +45,8 @@ class Interpreter(msgspec.Struct, frozen=True):
     variables: dict[str, str]  # only the environment variables that a compile depends on
     # The version of precompiled in that interpreter. After an upgrade in place, older workers get no further jobs.
     precompiled: str = VERSION
-    # Digests of the modules of custom ops that a worker imports, and of the ops (lib::name) that it defines. A worker
-    # with other digests is not reused.
+    # Digests of the modules that a worker imports for custom ops, and of the ops (lib::name) that the worker itself
+    # defines. A worker with other digests is not reused.
     modules: dict[str, str] = {}
 
 
@@ -54,7 +54,7 @@ class Interpreter(msgspec.Struct, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """Compile this graph unless it is compiled, queued or running. The graph is in the blob frame."""
+    """Compile this graph unless it is already compiled, queued or running. The graph is in the blob frame."""
 
     id: str  # names the submit in the artifact, in status and in the logs
     key: str
@@ -177,7 +177,7 @@ class Accepted(Message, frozen=True):
 
 
 class Busy(Message, frozen=True):
-    """The queue is full, or this uid's share of it is. Submit again after ``retry_after_s`` seconds."""
+    """The queue, or this uid's share of the queue, is full. Submit again after ``retry_after_s`` seconds."""
 
     id: str
     key: str
@@ -226,7 +226,7 @@ class WatchedGraph(msgspec.Struct, frozen=True):
 
 
 class WatchStatus(msgspec.Struct, frozen=True):
-    """One watch. Field names are public: `precompiled watch --json`. Times of day are in seconds since the epoch.
+    """One watch. Field names are public: `precompiled watch --json`. Points in time are in seconds since the epoch.
 
     ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed". If a capture failed,
     ``error`` says why, and the artifacts of earlier captures stay.
@@ -348,7 +348,7 @@ class Job(Message, frozen=True):
     failure_ttl_s: float
     name: str = ""
     attempt: int = 1
-    # The worker evicts: under a system daemon, only the worker may access the user's store.
+    # The worker, not the daemon, evicts artifacts: under a system daemon, only the worker may access the user's store.
     cache_max_bytes: int = 20 << 30
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
@@ -360,7 +360,7 @@ class Job(Message, frozen=True):
 
 
 class Exit(Message, frozen=True):
-    """Finish and exit. Closing the socket means to exit at once."""
+    """Finish and exit. If the daemon closes the socket instead, the worker exits at once."""
 
 
 PoolMessage = Job | Exit
@@ -467,7 +467,10 @@ _M = TypeVar("_M")
 
 
 def add_kinds(*kinds: object) -> None:
-    """Let ``decode`` accept unions of messages that another module defines. That module calls this at its import."""
+    """Let ``decode`` accept unions of messages that another module defines.
+
+    That module calls this function when it is imported.
+    """
     _decoders.update({kind: msgspec.msgpack.Decoder(kind) for kind in kinds})
 
 

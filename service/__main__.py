@@ -1,7 +1,7 @@
 """``python -m precompiled.service``: run the daemon, in the foreground or detached (as clients start it).
 
-Exit status: 0 after a requested stop, or if another daemon runs already (with --ready-fd); 1 after a failure; 2 after
-wrong use.
+Exit status: 0 after a requested stop, or if another daemon runs already (with --ready-fd); 1 after a failure; 2 after a
+usage error.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def _point_output_at(path: Path) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the descriptor limit. Each client needs one; the usual limit of 1,024 protects programs with select()."""
+    """Raise the descriptor limit, because each client needs a descriptor.
+
+    The usual limit of 1,024 is for programs that call select().
+    """
     import resource
     from contextlib import suppress
 
@@ -126,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_demand = ready_fd >= 0
     if on_demand:
         try:
-            # no worker may inherit it: the starter waits until every copy is closed
+            # no worker may inherit this descriptor: the starter waits until every copy is closed
             os.set_inheritable(ready_fd, False)
         except OSError:
             _say(f"precompiled: --ready-fd {ready_fd} is not open")
@@ -183,8 +186,8 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
         try:
             return daemon.serve(settings, system=system, notifier=notifier, on_ready=ready)
         except daemon.AlreadyRunning as error:
-            # The daemon with the lock may not have bound its socket yet, or may be about to exit. So report to the
-            # starter once clients can connect, or take over.
+            # The daemon with the lock may not have bound its socket yet, or may be about to exit. So retry until
+            # clients can connect (then report this to the starter), or until this process gets the lock.
             from precompiled.client.daemon_link import daemon_reachable
 
             reachable = daemon_reachable(settings)

@@ -1,4 +1,4 @@
-"""Access control lists (man 5 acl): let the kernel refuse given users a Unix socket before they reach the daemon."""
+"""Access control lists (man 5 acl): let the kernel keep certain users from connecting to the daemon's Unix socket."""
 
 from __future__ import annotations
 

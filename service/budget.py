@@ -40,7 +40,7 @@ def usable_memory() -> int:
 
 
 def require_memory(size: int = 0) -> None:
-    """Raise MemoryError unless this process can allocate ``size`` bytes, and SPARE_BYTES for everything else."""
+    """Raise MemoryError if this process cannot allocate ``size`` bytes and, for everything else, SPARE_BYTES."""
     bytearray(size + SPARE_BYTES)  # reserves addresses (`ulimit -v`), but no memory until it is written
 
 
@@ -51,7 +51,8 @@ def limits(settings: Settings, cores: int | None = None, memory: int | None = No
     slots = settings.workers or max(1, min(cores // CORES_PER_SLOT, memory // COMPILE_BYTES, MAX_SLOTS))
     return Limits(
         slots=slots,
-        # Allow at least two, because otherwise a user of two virtual environments would restart workers all day.
+        # Allow at least two processes, because otherwise a user of two virtual environments would restart workers all
+        # day.
         processes=max(slots + 1, min(4 * slots, memory // IDLE_WORKER_BYTES // 4)),
         cores=cores,
         compile_threads=settings.compile_threads,

@@ -94,7 +94,7 @@ class Channel:
         return messages
 
     def left_unread(self) -> bool | None:
-        """Whether the other end had unread data when it ended; None if it has not ended."""
+        """Whether the other end's process had unread data when it ended; None if it has not ended."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

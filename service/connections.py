@@ -5,9 +5,10 @@ The kernel identifies a peer at the accept (``SO_PEERCRED``), before the daemon 
 - **Connections** of all users: as many as the descriptors allow. When all descriptors are taken, the daemon closes a
   connection of the user who has the most.
 - **Memory** of each user: the bytes of incomplete messages and of unread replies.
-- **Time**: each turn serves the users in rotation, each for a bounded time. The rest waits for the next turn. Preparing
-  an accepted connection counts as its user's time. A user who opens connections faster than the daemon prepares them is
-  denied the socket for a while, because the new connections of all users share one queue in the kernel.
+- **Time**: each turn serves the users in rotation, each for a bounded time. All other work waits for the next turn.
+  Preparing an accepted connection counts as its user's time. A user who opens connections faster than the daemon
+  prepares them is denied the socket for a while, because the new connections of all users share one queue in the
+  kernel.
 """
 
 from __future__ import annotations
@@ -223,8 +224,8 @@ class Connections:
         mine, total = self._held[uid], self._held.total()
         if (mine < PART_BYTES and total < self._max_parts_bytes) or mine == 0:
             return True
-        # Let the user's largest message complete. Otherwise all messages of the user would wait for memory that the
-        # others hold.
+        # Let the user's largest message complete. Otherwise all messages of the user would wait for memory that other
+        # users hold.
         fair = total < self._max_parts_bytes or mine <= self._max_parts_bytes // len(self._held)
         if fair and connection is self._largest(uid):
             return True
@@ -253,7 +254,7 @@ class Connections:
         return True
 
     def _count(self, connection: Connection) -> None:
-        """Update the bytes that the connection's user holds; if they shrank, resume paused connections."""
+        """Update how many bytes the connection's user holds. If the number falls, resume paused connections."""
         held = connection.reader.held if connection.fd >= 0 else 0
         if held == connection.held:
             return
@@ -402,7 +403,10 @@ class Connections:
         return True
 
     def _watch(self, connection: Connection) -> None:
-        """Update a connection's epoll events. Unregister a paused one: epoll would report its end forever."""
+        """Update a connection's epoll events.
+
+        Unregister a paused connection, because epoll would report the end of its stream forever.
+        """
         if connection.fd < 0:
             return
         events = select.EPOLLIN | (select.EPOLLOUT if connection.unread_since else 0)
@@ -461,9 +465,9 @@ class Connections:
 
 
 def _rotate(queues: dict[int, deque[T]], share_s: float) -> Iterator[tuple[int, deque[T]]]:
-    """Yield each user's queue until it is empty or ``share_s`` has passed. The caller removes one item each time.
+    """Yield each user's queue until it is empty or ``share_s`` has passed.
 
-    Users with items left come last in the next turn.
+    The caller removes one item from each yielded queue. Users with items left come last in the next turn.
     """
     for uid in list(queues):
         until = time.monotonic() + share_s
@@ -477,7 +481,7 @@ def _rotate(queues: dict[int, deque[T]], share_s: float) -> Iterator[tuple[int, 
 
 
 def capacity() -> int:
-    """How many descriptors clients may use: the process's limit less those for workers and files."""
+    """How many descriptors clients may use: the process's limit, minus the descriptors for workers and files."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -27,7 +27,7 @@ Post = tuple[int, bytes]  # uid, digest of the interpreter (Seat.interpreter)
 
 @dataclass(eq=False)
 class Courier(Runner):
-    """A process that offers one user's jobs of one interpreter."""
+    """A process that offers one user's jobs for one interpreter."""
 
     outcomes = Worker.outcomes | {"kept"}
 
@@ -64,7 +64,10 @@ class Couriers:
         now: float,
         out: list[Instruction],
     ) -> Iterator[tuple[ScheduledJob, Courier]]:
-        """Pair each queued job for which no worker starts with an idle courier; start missing couriers."""
+        """Yield an idle courier for each queued job that no starting worker will take.
+
+        Start couriers that are missing.
+        """
         of_posts = {courier.post: courier for courier in self}
         of_users = Counter(uid for uid, _ in of_posts)
         promised = starting.copy()

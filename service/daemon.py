@@ -299,7 +299,7 @@ class Daemon:
                     self._watcher.job_ended(ids, state, why)
 
     def _look_after_ourselves(self) -> None:
-        """Check that clients can connect, feed the watchdog only then, and stop an idle daemon."""
+        """Check that clients can connect, and feed the watchdog if they can. Stop an idle daemon."""
         now = time.monotonic()
         for uid, count in self._lines.dropped().items():
             log.warning("uid %d: %d log lines were dropped, over the limit", uid, count)

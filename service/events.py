@@ -32,8 +32,8 @@ class Limits:
     cache_max_bytes: int = 20 << 30  # limit for each store
     cache_max_inodes: int = 200_000
     share_s: float = 3.0  # a user without a slot gets one above the limit after waiting this long
-    # if the extra slot needs a process while the maximum number of processes runs, a job that has run longer than this
-    # time is displaced
+    # if the extra slot needs a process and no further process may run, a job that has run longer than this time is
+    # displaced
     share_run_s: float = 60.0
     age_s: float = 60.0  # a background job queued for this long becomes a waiting client's job
 
@@ -103,7 +103,10 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Asked:
-    """A peer cancels jobs, or takes keys out of quarantine. ``uid``: whose jobs and keys; None: all users'."""
+    """A peer cancels jobs, or takes keys out of quarantine.
+
+    ``uid``: the user who owns these jobs and keys; None: all users.
+    """
 
     client: bytes
     uid: int | None

@@ -19,8 +19,8 @@ _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), 
 
 
 def is_stderr(stream: str) -> bool:
-    """Whether stderr is the journal's ``stream``. JOURNAL_STREAM alone does not show this, because a child with a
-    different stderr inherits the variable, too.
+    """Whether stderr is the journal's ``stream``. JOURNAL_STREAM alone does not show this, because a child that has a
+    different stderr also inherits the variable.
     """
     try:
         found = os.fstat(2)

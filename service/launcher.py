@@ -2,12 +2,12 @@
 
 The worker's arguments are those of the order, followed by ARGUMENTS.
 
-The launcher switches to the client's user and executes the client's interpreter. A user can delay both without limit (a
-lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So the launcher does both:
-Popen would block the daemon. Until the exec, the daemon treats the launcher as a starting worker.
+The launcher switches to the client's user and executes the client's interpreter. A user can delay both steps without
+limit (a lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So the launcher does
+both steps: in Popen they would block the daemon. Until the exec, the daemon treats the launcher as a starting worker.
 
-The file imports nothing of this project. In a system daemon, the launcher starts as root. Until it has become the user,
-no data of the user may affect it. So the order's variables are used only for the exec.
+The file imports nothing of this project. In a system daemon, the launcher starts as root. Until the launcher has
+switched to the user, no data of the user may affect the launcher. So the order's variables are used only for the exec.
 """
 
 import json

@@ -43,7 +43,7 @@ class LineFormatter(logging.Formatter):
 
 
 class UserLines:
-    """Limits the lines per user. Call ``allows`` before each line that a user's request causes."""
+    """Limits the lines per user. Call ``allows`` before each log line that a user's request causes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -62,7 +62,10 @@ class UserLines:
         return left >= 1.0
 
     def dropped(self) -> dict[int, int]:
-        """Lines left out since the last report, by uid; empty until REPORT_S after that report."""
+        """How many lines were left out since the last report, by uid.
+
+        Empty until REPORT_S seconds after that report.
+        """
         now = self._clock()
         if not self._dropped or now < self._report_at:
             return {}

@@ -1,4 +1,7 @@
-"""Counters per uid, which survive a restart of the daemon. A user sees only its own; root sees the sum."""
+"""Counters per uid, which survive a restart of the daemon.
+
+A user sees only its own counters; root sees the sum of all.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Metrics:
         self._is_saved = True
 
     def load(self, directory: Path) -> None:
-        """Continue the counts of the last daemon of this runtime directory, and save the counts there from now on."""
+        """Continue the counts that the last daemon saved in this directory, and save the counts there from now on."""
         self._directory = directory
         try:
             for uid, counts in saved_counts.read(directory).items():

@@ -1,4 +1,7 @@
-"""Notifies systemd of the daemon's state: datagrams to the socket ``NOTIFY_SOCKET``. Does nothing without it."""
+"""Notifies systemd of the daemon's state, by datagrams to the socket ``NOTIFY_SOCKET``.
+
+Does nothing if the variable is missing.
+"""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 - **Published** or **failed**: the job ends.
 - **Parked**: another host or the farm compiles the job. The job is queued again; no worker gets it for a while.
 - **Kept**: the farm does not accept the job. The job is queued again, and no courier gets it for a while.
-- **Lost**: the job's worker has died. The job is queued again once. After a second death or a timeout, its key is
-  quarantined. Two deaths do not count: of a worker that had a second job (the job is then run alone), and the first one
-  of a worker that had not read the graph.
+- **Lost**: the job's worker has died. After the first death, the job is queued again. After a second death or a
+  timeout, the job's key is quarantined. Two kinds of death do not count: the death of a worker that had a second job
+  (the job then runs alone), and the first death of a worker that had not read the graph.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # a key is quarantined after this many of its workers have died
-# How many deaths of a job's worker before it had read the graph do not count. Their number is limited, because a graph
-# that is too large for the memory causes such deaths, too.
+# The death of a worker that had not read the job's graph does not count, up to this many times per job. The number is
+# limited, because a graph that is too large for the memory also causes such deaths.
 MAX_UNREAD = 1
 
 
@@ -58,12 +58,12 @@ class Outcomes:
         return True
 
     def keep(self, job: ScheduledJob, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
-        """Queue a job again that the farm does not accept. A worker may take the job at once."""
+        """Requeue a job that the farm does not accept. A worker may take the job at once."""
         self._queue_again(job, now, why, out)
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 
     def interrupted(self, job: ScheduledJob, now: float, out: list[Instruction]) -> None:
-        """Queue a job again whose worker is ended because of the worker's other job."""
+        """Requeue a job whose worker is ended because of the worker's other job."""
         self._queue_again(job, now, "its worker's other job is cancelled", out)
 
     def _queue_again(self, job: ScheduledJob, now: float, why: str, out: list[Instruction]) -> None:

@@ -1,9 +1,9 @@
 """Assigns queued jobs to workers: idle workers, new workers, or new workers that replace idle ones. Pure.
 
-A *slot* is the right to start or compile. A starting or busy worker holds one, unless its job has idle priority. A
-worker that is stopped to make room for another worker holds one, too. In addition, as many jobs of idle priority may
-run as there are slots. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
-``Limits.processes`` bound both; service/shares.py decides which user may have a slot above the limit.
+A *slot* is the right to start or compile. A starting or busy worker holds a slot, unless its job has idle priority. A
+worker that is stopped to make room for another worker also holds a slot. In addition, as many jobs of idle priority may
+run as there are slots. A *process* is any worker that exists; most processes are idle and warm. ``Limits.slots`` and
+``Limits.processes`` limit their numbers; service/shares.py decides which user may have a slot above the limit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Placement:
         return [*times, self._failures.pause_until]
 
     def tick(self, now: float, out: list[Instruction]) -> None:
-        """Stop idle workers; the last one of a seat stays longer than the others."""
+        """Stop idle workers. The last idle worker of a seat stays longer than the seat's other workers."""
         limits = self._limits
         self._crowded.tick(now)
         idle = [worker for worker in self.workers.values() if worker.state == "idle"]
@@ -79,8 +79,8 @@ class Placement:
     def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
         """Stop a worker once it has no job.
 
-        If jobs are queued and the limit of processes is reached, this worker's slot is kept for a worker that starts
-        once this one has ended. Otherwise a warm worker would be evicted.
+        If jobs are queued and the limit of processes is reached, the next worker can start only after this worker has
+        ended. Then this worker's slot is kept for the next worker. Otherwise a warm worker would be evicted.
         """
         worker.leaves = reason
         if worker.state != "idle":
@@ -135,8 +135,8 @@ class Placement:
                 yield job
 
     def _share_slots(self, now: float, out: list[Instruction]) -> None:
-        """Give a slot above the limit to each user who has none. If no process is left, stop a worker of a different
-        user.
+        """Give a slot above the limit to each user who has none. If the limit of processes is reached, stop a worker of
+        a different user.
         """
         while claims := shares.claims(self._queue, self.workers, self._limits, now):
             if self._slots_used >= self._limits.processes or not self._place_one(iter(claims), now, out):
@@ -259,7 +259,7 @@ class Placement:
     def yields_until(self, job: ScheduledJob, now: float) -> float:
         """The time until which the job's worker runs at low priority, to leave the cores to the client's program.
 
-        The time ends for idle jobs, too, because on a busy host the low priority may get no core.
+        The low priority also ends for idle jobs, because on a busy host a process at low priority may get no core.
         """
         if job.priority is Priority.IDLE:
             return now + IDLE_YIELDS * self._limits.yield_s

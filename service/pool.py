@@ -8,8 +8,8 @@
 
 service/launcher.py executes a worker as ``<the client's python> -m precompiled.service.worker``. The worker runs as the
 client's user, has its own variables, and is pinned to one device. A worker's memory is the memory of its process tree.
-The pool reports a worker gone after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler
-may start another worker at once.
+After the pool has killed the tree and reaped the worker (or after GONE_S), it reports that the worker is gone. So the
+scheduler may then start another worker at once.
 
 The pool never waits for anything that a user controls: the launcher does the exec, and poll() reports a worker's end.
 """
@@ -62,7 +62,7 @@ STREAM_S = 8.0  # how much longer to wait for the end of its stream, which tells
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
-# What faulthandler writes of the thread that got the signal, and of a thread that waits for C++ compilers (worker.py)
+# Parts of faulthandler's text about the thread that got the signal, and about a thread that waits for C++ compilers
 STACK, BUILD_STACK = b"Current thread ", b"in _finish\n"
 MEMORY_CHECK_S = 1.0  # seconds between two measurements of one worker's memory
 
@@ -91,8 +91,8 @@ class Pool:
         self._processes: dict[int, WorkerProcess] = {}
         self._by_fd: dict[int, WorkerProcess] = {}
         self._events: list[Event] = []  # events that the next take_events() returns
-        # Maps the pid of each killed descendant, which may become our child, to the time until which the pool tries to
-        # reap it.
+        # Killed descendants may become our children. Maps the pid of each killed descendant to the time until which the
+        # pool tries to reap the process.
         self._orphans: dict[int, float] = {}
 
     # ------------------------------------------------ instructions
@@ -221,7 +221,10 @@ class Pool:
         self._reap_orphans()
 
     def _check_memory(self, now: float) -> None:
-        """Measure the worker that was measured longest ago (one per turn: a tree may be large); enforce the limits."""
+        """Measure the worker that was measured longest ago, and no other, because a tree may be large.
+
+        Enforce the limits.
+        """
         there = [p for p in self._processes.values() if p.ending is None]
         busy = [p for p in there if p.jobs or p.ready is None]
         process = min(there, key=lambda p: p.memory_checked, default=None)
@@ -284,7 +287,7 @@ class Pool:
         return found
 
     def close(self) -> None:
-        """End every worker and its tree, and reap them."""
+        """End and reap all workers and their descendants."""
         for process in list(self._processes.values()):
             self._end(process, process.reason or "shut-down")
         deadline = self._clock() + EXIT_GRACE_S
@@ -391,12 +394,15 @@ class Pool:
         self._reap(process)
 
     def _reap(self, process: WorkerProcess) -> None:
-        """Report a killed worker gone if it has ended. Does not wait: a user can delay the end of a killed process."""
+        """If a killed worker has ended, report that it is gone.
+
+        Does not wait: a user can delay the end of a killed process.
+        """
         assert process.ending is not None
         status = process.popen.poll()
         unread = process.channel.left_unread() if process.jobs else True
         died = not process.ending[0]
-        # The guardian holds the stream open until it ends, a moment later.
+        # The guardian keeps the stream open until the guardian ends, a moment after the worker.
         if status is None and self._clock() < process.gone_by:
             return
         if died and unread is None and self._clock() < process.gone_by + STREAM_S:
@@ -443,7 +449,10 @@ class Pool:
                 self._orphans[member.pid] = self._clock() + ORPHAN_S
 
     def _reap_orphans(self) -> None:
-        """Reap descendants whose parents have died. The daemon is a subreaper, so they have become its children."""
+        """Reap descendants whose parents have died.
+
+        The daemon is a subreaper, so such descendants become its children.
+        """
         now = self._clock()
         ours = {process.pid for process in self._processes.values()}
         for pid, deadline in list(self._orphans.items()):

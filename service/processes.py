@@ -23,7 +23,7 @@ MAX_TREE = 1000  # processes of one tree: a compile has a few per core, and each
 
 
 def tree(root: psutil.Process | None) -> list[psutil.Process]:
-    """A process and its descendants, at most MAX_TREE; empty if it has ended."""
+    """A process and its descendants, at most MAX_TREE; empty if the process has ended."""
     with suppress(psutil.Error):
         if root is not None and root.is_running():
             if not _KERNEL_LISTS_CHILDREN:
@@ -66,9 +66,10 @@ def resident(members: Iterable[psutil.Process]) -> int:
 
 
 def kill_tree(leader: int, root: psutil.Process | None) -> list[psutil.Process]:
-    """Kill a child of ours that leads a session, its process group and its descendants; returns the killed processes.
+    """Kill a child of ours that is a session leader, with its process group and descendants.
 
-    Call it before the child is reaped: until then, the kernel does not reuse its pid, which also names the group.
+    Returns the killed processes. Call this before the child is reaped. Until then, the kernel does not reuse the
+    child's pid, which is also the id of the process group.
     """
     members = tree(root)
     with suppress(ProcessLookupError, PermissionError):  # the group is empty
@@ -94,7 +95,10 @@ def become_subreaper() -> bool:
 
 
 def session_processes(session: int) -> list[psutil.Process]:
-    """Our children in ``session``, with their trees: descendants of its leader that lost their parents."""
+    """Our children in ``session``, and their descendants.
+
+    They descend from the session's leader, but lost their parents.
+    """
     found = []
     for pid in _children(os.getpid()) if _KERNEL_LISTS_CHILDREN else [c.pid for c in psutil.Process().children()]:
         with suppress(OSError, psutil.Error):

@@ -26,8 +26,8 @@ job, start_failures.py delays starts after failures, flights.py keeps the client
 
 There is one job per flight (uid, store, key): a second submit joins the job. Waiting clients come before background
 clients, and clients that already run compiled code come last. Users take turns. A user's jobs are first come, first
-served. A background job becomes a waiting client's job after ``Limits.age_s``, so that waiting clients cannot starve
-it.
+served. After ``Limits.age_s``, a background job gets the priority of a waiting client's job, so that waiting clients
+cannot starve it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Scheduler:
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
     def _displace(self, job: ScheduledJob, now: float, out: list[Instruction]) -> None:
-        """Drop a queued job to make room for another user's; its clients submit it again later."""
+        """Drop a queued job to make room for another user's job. The dropped job's clients submit it again later."""
         self._queue.remove(job)
         out.append(job.move("displace", now))
         out.append(Count(job.uid, "rejected", reason="busy"))
@@ -331,7 +331,7 @@ class Scheduler:
         """Cancel the jobs that only these Submit messages requested.
 
         The worker of a running job is killed: a compile cannot be interrupted, and the graphs of the new source need
-        its slot.
+        the worker's slot.
         """
         for job in self._flights.withdraw(uid, ids):
             self._give_up(job, CANCELLED, now, out)

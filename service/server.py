@@ -54,7 +54,7 @@ class ClientRequest:
 
 
 class Lock:
-    """The lock of a runtime directory. The directory's one daemon holds this lock until the daemon exits.
+    """The lock of a runtime directory. The daemon that serves the directory holds this lock until it exits.
 
     A daemon unlinks the socket's path before it binds, so without the lock a second daemon would silently take over
     the path. The lock file is never removed: otherwise two daemons could each lock a different file of that name.
@@ -302,7 +302,7 @@ class Server:
 
 
 def check_path(what: str, path: str) -> None:
-    """Raise WireError unless ``path`` can name a file on Linux, without the file system."""
+    """Raise WireError if no file on Linux can have this path. Does not access the file system."""
     if not os.path.isabs(path) or "\0" in path or len(path) > 4096:
         raise WireError(f"the {what} {path[:MAX_TEXT]!r} is not an absolute path")
 

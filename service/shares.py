@@ -2,7 +2,7 @@
 
 - **Queue**: if it is full, the last job of the user who holds the most is displaced for a user who holds less. The
   clients of a displaced job submit it again later.
-- **Slots**: a user without a slot gets one above the limit after its first job has waited for ``share_s``.
+- **Slots**: a user without a slot gets a slot above the limit after its first job has waited for ``share_s``.
 - **Processes**: if a slot above the limit needs a process and none is left, a job that has run longer than
   ``share_run_s`` is stopped and queued again.
 """
@@ -17,7 +17,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.job_states import ScheduledJob
 from precompiled.service.workers import Worker
 
-# each displacement of a job doubles the time that it may run before the next one; the time doubles at most this often
+# each displacement doubles the time for which the job may run before it can be displaced again, at most this many times
 MAX_DOUBLINGS = 2
 
 

@@ -2,8 +2,8 @@
 
 - **Seats**: after two failed starts in a row within an hour, a seat is refused for a while. Its queued jobs fail, and
   its submits are rejected.
-- **Expected graphs**: if a worker started ahead of a graph fails or gets no job, its seat gets no such worker for a
-  while. The seat's jobs are not refused.
+- **Expected graphs**: if a worker that was started ahead of a graph fails or gets no job, no worker is started ahead
+  for its seat for a while. The seat's jobs are not refused.
 - **The host**: if it has no room for a process, no worker is started for a second. After 30 such starts in a row, the
   next one counts as a failure of its seat.
 """
@@ -16,7 +16,7 @@ from precompiled.service.job_states import Seat
 
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0
 FIRST_FAILURE_S = 3600.0  # how long a seat's first failed start counts
-# If a worker was started ahead of a graph and got no job, its seat gets no worker ahead of a graph for this many
+# If a worker was started ahead of a graph and got no job, no worker is started ahead for its seat for this many
 # seconds.
 EXPECTED_IN_VAIN_S = 24 * 3600.0
 

@@ -93,7 +93,7 @@ class WatcherLink:
         self._channel.send(wire.Ask(self._number, request))
 
     def ask_for_watches(self, peer: bytes) -> None:
-        """Append the reply to ``replies``; if the watcher is starting, after its first report."""
+        """Append the reply to ``replies``. If the watcher is starting, do so after its first report."""
         if len(self._waiting_peers) >= MAX_ASKED:
             self.replies.append((peer, BUSY))
             return
@@ -202,7 +202,7 @@ class WatcherLink:
         self._pause = min(2 * self._pause, RESTART_MAX_S)
 
     def _kill(self) -> None:
-        """Kill the watcher's process tree. Captures have their own sessions; their guards end them."""
+        """Kill the watcher's process tree. Captures run in sessions of their own, and their guards end the captures."""
         assert self._popen is not None
         processes.kill_tree(self._popen.pid, processes.find(self._popen.pid))
         self._popen.wait()

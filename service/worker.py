@@ -176,7 +176,7 @@ def _advance(steps: Steps, job: wire.Job) -> wire.Finished | None:
 
 
 def _finish(steps: Steps, job: wire.Job, send: Callable[[wire.WorkerMessage], None]) -> None:
-    """Run the rest of a lowered job. An error that is not of the job ends this process, as in the main thread."""
+    """Run the rest of a lowered job. An error outside the job's own code ends this process, as in the main thread."""
     try:
         finished = _advance(steps, job)
         assert finished is not None, "a job pauses at most once"
@@ -189,7 +189,10 @@ def _finish(steps: Steps, job: wire.Job, send: Callable[[wire.WorkerMessage], No
 
 
 def serve(sock: socket.socket, compiler: Compiler, warm_up: Callable[[], None] | None = None) -> None:
-    """Send Ready, then run jobs until the process is killed. ``warm_up`` replaces the compiler's."""
+    """Send Ready, then run jobs until the process is killed.
+
+    ``warm_up`` replaces the compiler's method of that name.
+    """
     inbox: queue.SimpleQueue[wire.PoolMessage] = queue.SimpleQueue()
     idle = threading.Semaphore(0)
     threading.Thread(target=_control, args=(sock, inbox, idle), name="control", daemon=True).start()

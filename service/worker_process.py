@@ -23,7 +23,7 @@ LAUNCHER = Path(launcher.__file__)
 # The host has no process, memory or descriptor left. Another user may have exhausted these, so the failed start says
 # nothing about the interpreter.
 _HOST_IS_FULL = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-# Messages of a worker that one read accepts: a worker sends Ready, then Lowered and Finished per job.
+# How many messages one read accepts from a worker. A worker sends Ready, then Lowered and Finished for each job.
 MESSAGES_AT_ONCE = 4
 
 
@@ -78,8 +78,8 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
         raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
     courier = order.device == COURIER
     visible = "" if courier else devices.visible(order.device)
-    # A system daemon's variables are root's, so the worker gets none. The launcher adds the variables of the user's
-    # account.
+    # A system daemon's variables are root's, so the worker gets none of them. The launcher adds the variables of the
+    # user's account.
     here = {} if system else os.environ
     arguments = ["--courier"] if courier else ["--store", order.store] if order.store else []
     what: dict[str, object] = {
@@ -97,7 +97,7 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
             reading, writing = os.pipe()
             try:
                 # The launcher inherits the daemon's variables, which the daemon's interpreter may need. The worker gets
-                # the variables in the order.
+                # only the variables that the order contains.
                 popen, control = start_with_stream(
                     *("-I", "-S", str(LAUNCHER), "--fd", str(file.fileno())),
                     pass_fds=(file.fileno(),),

@@ -58,7 +58,7 @@ class Runner:
             self.move("done", now)
 
     def find(self, id: str, key: str) -> ScheduledJob | None:
-        """Its job with this id and key."""
+        """The process's job with this id and key."""
         return next((job for job in self.jobs if (job.submit.id, job.submit.key) == (id, key)), None)
 
     def move(self, trigger: str, now: float) -> None:
@@ -82,7 +82,7 @@ class Runner:
         return KillWorker(self.number, reason)
 
     def kill_at(self, limits: Limits) -> float:
-        """The time at which its start or its job times out."""
+        """The time at which the process's start or job times out."""
         if self.state == "starting":
             return self.since + limits.start_timeout_s
         if self.state != "busy":
@@ -94,7 +94,8 @@ class Runner:
 class Worker(Runner):
     """A process that compiles the jobs of one seat.
 
-    While C++ compilers build the kernels of a job, the worker can lower a second one. They may end in any order.
+    While C++ compilers build the kernels of a job, the worker can lower a second one. The two jobs may end in any
+    order.
     """
 
     outcomes = frozenset({"published", "exists", "failed", "parked"})
@@ -107,7 +108,7 @@ class Worker(Runner):
     makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker
 
     def may_overlap(self, job: ScheduledJob, limits: Limits) -> bool:
-        """Whether it can take ``job`` while the kernels of its own job are built."""
+        """Whether the worker can take ``job`` while the kernels of its own job are built."""
         if self.state != "busy" or len(self.jobs) != 1 or self.leaves:
             return False
         (own,) = self.jobs

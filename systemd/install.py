@@ -63,7 +63,7 @@ def unit_directory(kind: str) -> Path:
 
 
 def _ancestry(path: str) -> Iterator[str]:
-    """Yield ``path``, the targets of symbolic links on its way, and all directories above these."""
+    """Yield ``path``, the targets of symbolic links on the way to it, and all directories above these paths."""
     pending = [path]
     seen: set[str] = set()
     while pending:
@@ -123,7 +123,7 @@ def check_interpreter(kind: str, python: str) -> None:
 
 
 def _systemctl(kind: str, *arguments: str) -> None:
-    """Run systemctl. Errors only print a message, because systemd reads the unit when it starts."""
+    """Run systemctl. Errors only print a message, because systemd reads the unit at its own next start."""
     command = ["systemctl", *(["--user"] if kind == "user" else []), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -192,7 +192,7 @@ def command(
 
     The function gets an Output and the Settings first, and returns its exit status, or None for 0. `overrides`: also
     accept `--set NAME=VALUE`. `needs_valid_settings`: raise ConfigError for an invalid configuration file or variable.
-    Otherwise the defaults apply, and the function reports the problems.
+    If it is false, defaults replace the invalid values, and the function reports the problems.
     """
 
     def decorate(function: Body) -> Command:
@@ -241,8 +241,8 @@ def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
 
 
 def setting_name(text: str) -> str:
-    """Return the name of the setting that ``text`` names: by the name itself (`mode`), or by the variable
-    PRECOMPILED_MODE. Raises UsageError if the setting is unknown.
+    """Return the name of a setting. ``text`` is the name itself (`mode`) or the variable's name (PRECOMPILED_MODE).
+    Raises UsageError if the setting is unknown.
     """
     name = text.lower().removeprefix(config.ENV_PREFIX.lower())
     if name in config.NAMES:

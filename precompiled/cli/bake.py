@@ -30,7 +30,8 @@ from precompiled.store.artifacts import Store
 from precompiled.store.triton_kernels import TritonKernels
 
 LOOK_S = 0.1
-# GRACE_S: how long the other processes may run after the first one has done its steps. STOP_S: from SIGTERM to SIGKILL.
+# GRACE_S: seconds that the other processes may still run after one process has done its steps. Also the seconds between
+# SIGTERM and SIGKILL. STOP_S: the timeout for requesting the daemon's counts, and for stopping the daemon.
 GRACE_S = 10.0
 STOP_S = 30.0
 

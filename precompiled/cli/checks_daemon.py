@@ -69,7 +69,7 @@ def runtime_dir(settings: Settings) -> Check:
 
 
 def existing_parent(path: Path) -> Path:
-    """The nearest directory above `path` that exists."""
+    """The nearest existing directory above `path`."""
     for parent in path.parents:
         if os.path.exists(parent):  # unlike Path.exists, False without permission
             return parent
@@ -130,8 +130,8 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
 
 
 def daemon_store(reply: StatusReply, cache_dir: Path) -> Check:
-    """Whether the user's daemon has the same store as programs of this shell: it evicts artifacts and watches for its
-    own store only.
+    """Whether the user's daemon has the same store as programs of this shell. A daemon evicts artifacts only from its
+    own store, and runs watch mode only for this store.
     """
     if reply.cache_dir == str(cache_dir):
         return Check("daemon store", "ok", "the daemon and this shell use the same store")

@@ -16,8 +16,8 @@ from precompiled.core.words import closest
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, VERSION, switched_off
 
-# Names after PRECOMPILED_ that are not settings: internal variables, and variables of examples/deploy and of this
-# project's tests and benchmarks.
+# Names after PRECOMPILED_ that are not settings. Such variables are internal, or belong to examples/deploy, the tests
+# or the benchmarks.
 NO_SETTINGS = tuple(
     """
     BAKING CAPTURE LOCAL SHARED STARTS SYSTEMD_TESTS SYSTEMD_TEST_VENV TARGET TESTS_FAULTS TESTS_LEAVE TESTS_PART
@@ -69,7 +69,7 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
 
 
 def find_mistakes(variables: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each variable without effect that was probably meant as the switch or a setting."""
+    """Yield a sentence if PRECOMPILED has an invalid value, and for each unknown variable that resembles a setting."""
     if value := _invalid_switch(variables):
         yield f"PRECOMPILED={value} is invalid and has no effect. PRECOMPILED=0 switches precompiled off."
     for name, near in _unknown_names(variables):

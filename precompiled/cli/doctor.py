@@ -23,9 +23,9 @@ _Checks = Callable[[Settings], Iterator[Check]]
 
 
 def groups(*, complete: bool = True) -> dict[str, _Checks]:
-    """The groups of checks, in order: the core's, then those of the installed parts.
+    """The groups of checks, in the order of the output.
 
-    ``complete``: with the check of packages, which takes as long as all others.
+    ``complete``: also check packages. This check takes as long as all other checks together.
     """
     hook = partial(checks_hook.run, with_packages=complete)
     found: dict[str, _Checks] = {

@@ -61,8 +61,8 @@ def refusals(store: Store) -> list[dict[str, str]]:
 
 
 def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]], most: int | None = None) -> None:
-    """Print the table of functions; with ``most``, only those that were used last. Counts functions that run
-    uncompiled, without listing them.
+    """Print the table of functions, or only the ``most`` functions that were used last. Functions that run uncompiled
+    are counted, but not listed.
     """
     compiled = [row for row in found if row["entries"] > row["skipped"]]
     shown = compiled if most is None else sorted(compiled, key=lambda row: -row["used"])[:most]
@@ -288,9 +288,7 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
-    """The texts that still differ after Dynamo's names are replaced by the program's. Dynamo may have several names for
-    one value.
-    """
+    """The texts without duplicates. Texts that differ only in Dynamo's names of the same value are duplicates."""
     return list({in_words(text): text for text in reversed(list(texts))}.values())[::-1]
 
 
@@ -317,7 +315,7 @@ def _tail(name: str) -> str:
 def function_of(entry: Entry) -> str:
     """The function's name.
 
-    For a function of a torch module (nn.Sequential), this is the name of the module's class from the guards.
+    For a function of a torch module (nn.Sequential), this is the name of the module's class. The guards contain it.
     """
     if entry.header.module == WRAPPER:
         with suppress(StoreError, LookupError, TypeError):

@@ -44,7 +44,7 @@ def looks_like_key(text: str) -> bool:
 
 
 def check(text: str) -> str:
-    """Return the prefix in lower case. Raises UsageError if the prefix is not hexadecimal or too short."""
+    """Return the prefix in lower case. Raises UsageError if the prefix is too short or not hexadecimal."""
     if not looks_like_key(text):
         raise click.UsageError(
             f"{text!r} is not a key. A key has hexadecimal digits only: `precompiled cache ls` lists all keys"

@@ -1,7 +1,7 @@
 """Summarizes the cache hits, misses and traces of a run, with the causes and costs of each miss.
 
-nearest.py explains a miss by comparing graphs in the store. If the store lacks the graph, the run's report explains the
-miss.
+nearest.py finds the causes of a miss by comparing graphs in the store. If the store no longer has the missed graph, the
+run's record explains the miss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, 
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
-# Maps the kind of a cause to the noun that takes the plural: "1 new size", "2 new sizes" (graph/advice.py).
+# Maps the kind of a cause to the noun in its text (graph/advice.py). The plural adds an "s": "1 new size", "2 new
+# sizes".
 _NOUNS = {
     "size": "size",
     "small": "size",
@@ -154,7 +155,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Context:
-    """Facts about a run that, besides the store, determine the causes of its misses."""
+    """Facts about a run that help to find the causes of its misses."""
 
     keys: set[str]  # the keys of the run's graphs
     earlier: Mapping[str, float]  # the keys of earlier runs, and when the first of these runs loaded the artifact
@@ -285,7 +286,7 @@ def _keys(run: Run) -> set[str]:
 
 
 def _loads(known: Iterable[Run]) -> dict[str, float]:
-    """Map each key of these runs to the time at which the first of them loaded the artifact, or to infinity."""
+    """Map each key of these runs to the time of its first load, or to infinity if no run loaded its artifact."""
     found: dict[str, float] = {}
     for graph in (graph for run in known for graph in run.graphs):
         loads = [span.ended for span in spans_of(graph) if span.what == "load"]
@@ -301,8 +302,8 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], con
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
 
     def may_compare(item: Candidate) -> bool:
-        # Compare with no graph of a later run. (If this run's graph was compiled again, its artifact is younger than
-        # graphs of later runs.)
+        # Do not compare with graphs of later runs. The time of the lookup decides, because this run's own artifact may
+        # be younger than graphs of later runs, if it was recompiled.
         return item.created < looked_up or item.key in context.keys or item.key in context.earlier
 
     try:
@@ -324,7 +325,7 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any], con
 
 
 def causes_with_edits(settings: Settings, found: Explained) -> list[Cause]:
-    """The causes of a graph, among them the edits before the first run that has the graph."""
+    """The causes of a graph, including the edits before the first run that has the graph."""
     known, key = runs(settings.cache_dir), found.mine[0].key
     run = next((run for run in reversed(known) if key in _keys(run)), None)
     if run is None:
@@ -334,7 +335,7 @@ def causes_with_edits(settings: Settings, found: Explained) -> list[Cause]:
 
 
 def _with_edits(found: Explained, keys: set[str], edited: Sequence[str]) -> list[Cause]:
-    """``keys``: those of a run, ``edited``: the files that differ from its previous run."""
+    """``keys``: the keys of a run's graphs. ``edited``: the files that changed since the previous run."""
     is_of_run = found.nearest is None or found.nearest.kept.key in keys
     return found.causes if is_of_run else by_edit(found.causes, edited)
 

@@ -23,8 +23,8 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# Limit of the programs that are read in full, because a store may hold 10,000 graphs. The programs with the most
-# components in common with the graph are read.
+# The number of programs that are read in full: those with the most components in common with the graph. A store may
+# hold 10,000 graphs.
 MAX_COMPARED = 64
 # The states of missed graphs that only a run record has: no daemon got the graph, or its compile has not ended.
 NOT_SENT, PENDING = "not sent", "pending"
@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def bad_code(self) -> str:
-        """Why a failure record refuses the code of a successful compile; "" if none does."""
+        """Why the graph's compiled code is refused, although its compile succeeded; "" for all other candidates."""
         return BAD_CODE.get(self.stored.reason, "") if isinstance(self.stored, fmt.Failure) else ""
 
     def document(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest earlier graph, and its differences from the explained graph."""
+    """The earlier graph that is nearest to the explained graph, and the differences between both."""
 
     kept: Candidate
     program: ProgramData
@@ -174,10 +174,10 @@ class Kepts:
         return self._programs[name]
 
     def _nearest(self, target: Candidate, program: ProgramData, older: Sequence[Candidate]) -> Nearest | None:
-        """The nearest of the ``older`` graphs; None if none has an equal component.
+        """The nearest of the ``older`` graphs; None if none has a component in common with the target.
 
-        Earlier versions of the target (causes.py) are nearer than all other graphs. Among these, the graph with the
-        fewest different components and fields is the nearest.
+        Earlier versions of the target (causes.py) are nearer than all other graphs. Of several versions, the one with
+        the fewest different components and fields is the nearest.
         """
         candidates = {
             item.key: item
@@ -186,7 +186,7 @@ class Kepts:
         }
         ranked = sorted(
             candidates.values(),
-            # Among graphs with equally many equal components, those of the same function come first, then the youngest.
+            # Graphs with the most equal components come first, then graphs of the target's function, then the youngest.
             # Only the first MAX_COMPARED graphs are compared.
             key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
         )
@@ -199,11 +199,11 @@ class Kepts:
             if other is None:
                 continue
             try:
-                # Prefer graphs of the same source file.
+                # Prefer graphs of the target's source file.
                 is_other = causes.are_of_other_files(program, other)
                 if is_fewer and is_other:
                     continue
-                # At equal distance, prefer the same frame of the same function.
+                # At equal distance, prefer a graph of the target's frame.
                 near = (*difference.distance(other, program), int(_frame(item) != _frame(target)))
                 is_version = causes.is_version_of(target.name, program, item.name, other)
                 distance = (int(not is_version), int(is_other), *near)
@@ -296,7 +296,7 @@ def _frame(item: Candidate) -> str:
 
 
 def _located(program: ProgramData, cause: Cause, files: Sequence[str]) -> Cause:
-    """The cause with the source line that set it, if one is found."""
+    """The cause, with the source line that set the changed value, if such a line is found."""
     found = setters.lines(program, cause, files)
     return replace(cause, line=f"set at {' or '.join(map(str, found))}") if found else cause
 
@@ -318,7 +318,7 @@ def named_sizes(program: ProgramData, sizes: dict[str, int]) -> str:
 
 
 def _readable(guards: str, program: ProgramData | None) -> str:
-    """Guards with readable names of sizes instead of the graph's size inputs (``L['t0']``)."""
+    """The guards with the program's names of sizes, which replace the graph's size inputs, such as ``L['t0']``."""
     if program is None:
         return guards
     try:

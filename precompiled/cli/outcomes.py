@@ -18,7 +18,7 @@ AUDITED = "audited"
 # Headings above the causes of misses and of traces, for all commands.
 WHY_COMPILED, WHY_TRACED = "Why graphs were compiled", "Why functions were traced"
 
-# Maps the reason of a failure record to what earlier processes found, if the graph's first compile succeeded.
+# Maps the reason of a failure record to a finding of earlier processes. The compile of these graphs had succeeded.
 BAD_CODE = {
     SLOWER_THAN_EAGER: "an earlier run found compiled code slower than eager code",
     "wrong-result": "an earlier run found a wrong result of compiled code",
@@ -31,12 +31,12 @@ NO_PACKAGE = "no package for its present source: the function is new or edited, 
 
 
 def describe_reason(graph: Mapping[str, Any]) -> str:
-    """Why a graph was not served: ``freezing: the weights are on a GPU``. "" without a reason."""
+    """Why a graph was not served: ``freezing: the weights are on a GPU``. "" if no reason is recorded."""
     return f"{graph['reason']}: {graph['message'].partition(chr(10))[0]}" if graph.get("reason") else ""
 
 
 def describe_way(graph: Mapping[str, Any]) -> str:
-    """How a graph without an artifact runs: ``compiled in process (freezing)``. "" if it runs daemon-compiled code."""
+    """How a graph runs: ``compiled in process (freezing)``. "" if the graph runs daemon-compiled code."""
     became, reason = way(graph), graph.get("reason", "")
     if became == "compiled":
         return ""
@@ -47,16 +47,16 @@ def describe_way(graph: Mapping[str, Any]) -> str:
 
 
 def is_miss(graph: Mapping[str, Any]) -> bool:
-    """Whether a graph without an artifact was a cache miss. Otherwise the store was not read, or had a failure record,
-    or a hit served the graph at first.
+    """Whether a graph was a cache miss. False if the store was not read or had a failure record, or if a hit served the
+    graph at first.
     """
     code = graph.get("reason", "")
     if graph.get("source") in ("hit", "package"):
         return False
     if not code or graph.get("source") == "swap" or any(span.what == "submit" for span in spans_of(graph)):
         return True
-    # A graph was a miss if it was not submitted (mode "lookup"), or if the reason is one of the daemon, except
-    # "no-place" (no store exists).
+    # A graph without a submit was a miss in mode "lookup", or if the daemon could not be used. Two of the daemon's
+    # reasons are excluded ("no-place" means that no store exists).
     reason = read_reasons().get(code)
     is_of_daemon = reason is not None and reason.kind is ReasonKind.DAEMON
     return code == "lookup-only" or (is_of_daemon and code not in ("key-quarantined", "no-place"))
@@ -77,7 +77,7 @@ def describe_record(graph: Mapping[str, Any]) -> str:
 
 
 def describe_lack_of_calls(graph: Mapping[str, Any]) -> str:
-    """Say that no call of a compiled graph ran compiled; "" if one did, or if the calls are not counted (yet)."""
+    """Say that all calls of a compiled graph ran eager. "" if one ran compiled, or if no count is recorded (yet)."""
     if way(graph) != "compiled" or graph.get("calls_compiled", 1):
         return ""
     return "compiled, but all calls ran eager" if graph.get("calls_eager") else "compiled, but never called"

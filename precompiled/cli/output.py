@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Callback = TypeVar("Callback", bound=Callable[..., Any])
-# The width of a table in a pipe, which fits every column.
+# The width of a table in a pipe. It is large enough for every column.
 PIPE_WIDTH = 1000
 MIN_ROWS = 24  # of a terminal
 ALL_SHOWS, JSON_HAS = "--all shows them", "--json has them all"
-# Shown digits of a key or an entry's digest.
+# How many digits of a key, or of an entry's digest, are shown.
 SHOWN_DIGITS = 12
 
 
@@ -70,7 +70,7 @@ class _Captured(io.StringIO):
 
 
 def _print_screen(show: Callable[[], None], rest: str) -> None:
-    """Print the lines of ``show`` that fit a screen, beside the command and the next prompt."""
+    """Print the lines of ``show`` that fit a screen together with the command and the next prompt."""
     with contextlib.redirect_stdout(_Captured()) as captured:
         show()
     lines = captured.getvalue().splitlines()
@@ -86,7 +86,7 @@ def _print_screen(show: Callable[[], None], rest: str) -> None:
 
 
 def fitting(lines: Sequence[str], more: int) -> int:
-    """How many lines fit the terminal beside ``more`` other rows, the command and the next prompt."""
+    """How many lines fit the terminal together with ``more`` further rows, the command and the next prompt."""
     size = shutil.get_terminal_size()
     ends = accumulate(max(1, -(-len(click.unstyle(line)) // size.columns)) for line in lines)
     room = max(size.lines, MIN_ROWS) - 2 - more
@@ -118,7 +118,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def all_option(text: str) -> Callable[[Callback], Callback]:
-    """The option --all of a command that shows a part of its rows by default."""
+    """Add the option --all to a command. Without this option, the command shows a part of its rows."""
     return click.option("--all", "show_all", is_flag=True, help=text)
 
 
@@ -128,7 +128,7 @@ def fits_screen(show_all: bool) -> bool:
 
 
 def shortened(rows: Sequence[Row], most: int | None, *, indent: str = "") -> Iterator[Row]:
-    """Yield at most ``most`` rows. After the caller has printed these rows, print how many are left out."""
+    """Yield at most ``most`` rows. After the caller has taken these rows, print how many are left out."""
     yield from rows[:most]
     say_left_out(rows, most, indent=indent)
 

@@ -63,9 +63,9 @@ def ask(variables: Mapping[str, str]) -> Probe:
 
 
 def ask_with_torch(variables: Mapping[str, str], *, packages: bool) -> Probe:
-    """Like ``ask``, after `import torch`; the state is `precompiled.hook.state()`.
+    """Like ``ask``, but the new interpreter imports torch first. The state is `precompiled.hook.state()`.
 
-    ``packages``: also ask for the state of packages, which takes as long as `import torch`.
+    ``packages``: also find the state of packages. This takes as long as `import torch`.
     """
     return _ask(_QUESTION_WITH_TORCH.format(compiles=packages), variables)
 

@@ -15,7 +15,7 @@ MAX_NAMED = 3
 
 
 def earlier_processes(run: Run, known: Sequence[Run]) -> list[RunProcess]:
-    """The first processes of the program's earlier runs among ``known`` runs, newest first."""
+    """The first process of each earlier run of the program, newest first. ``known``: all recorded runs."""
     found = (other for other in known if other.began < run.began)
     return [other.processes[0] for other in found if other.processes[0].identity == run.processes[0].identity]
 
@@ -59,7 +59,7 @@ def describe_change(run: Run, earlier: Sequence[RunProcess]) -> str:
 
 
 def _comparable(run: Run, earlier: Sequence[RunProcess]) -> RunProcess | None:
-    """The first process of the program's previous run that recorded its files. None if there is none."""
+    """The first process of the newest earlier run that recorded its files. None if there is no such run."""
     return next((process for process in earlier if process.files), None) if run.processes[0].files else None
 
 
@@ -72,7 +72,7 @@ def _verbs(names: list[str]) -> tuple[str, str]:
 
 
 def _named(names: list[str]) -> str:
-    """The first MAX_NAMED of several files (without their folders) or modules, as text."""
+    """Names of files (without their folders) or modules as text: at most MAX_NAMED names, and how many more."""
     shown = [os.path.basename(name) for name in names]
     more = len(shown) - MAX_NAMED
     return format_list([*shown[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -15,7 +15,8 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.version import OFF
 
 NAME = "precompiled.pth"
-# Every start of the interpreter would print an exception of the line. A `try` needs several lines, hence `exec`.
+# If the line raised, every start of the interpreter would print the exception. A `try` needs several lines, hence
+# `exec`.
 LINE = (
     f'import os; os.environ.get("PRECOMPILED", "").strip().lower() in {OFF} or exec("try:\\n'
     " import precompiled.bootstrap as bootstrap; bootstrap.install()\\n"
@@ -28,7 +29,7 @@ def site_packages() -> Path:
 
 
 def user_site() -> Path | None:
-    """The user's own site-packages; None if this interpreter does not use it (as in most venvs)."""
+    """The user's own site-packages; None if this interpreter ignores that folder (as in most venvs)."""
     return Path(site.getusersitepackages()) if site.ENABLE_USER_SITE else None
 
 
@@ -51,7 +52,7 @@ def write(directory: Path) -> bool:
         pass  # absent or unreadable: try to write it
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The temporary name does not end in ".pth": no interpreter may execute half a line.
+        # The temporary name does not end in ".pth", because no interpreter may execute half a line.
         with durable.replacing(path, 0o644) as file:
             file.write(LINE.encode())
     except OSError as error:

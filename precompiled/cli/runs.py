@@ -1,4 +1,4 @@
-"""Shows runs for `status`, `explain` and `cache stats`: which ranks run daemon-compiled code, and why others do not."""
+"""Shows runs for `status`, `explain` and `cache stats`: how the graphs of each rank run, and why some are unserved."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
 
 
 def find_run(settings: Settings, name: str, known: Sequence[Run]) -> Run:
-    """The run with this name, the newest run of the program with this name or path, or the last run for "last".
+    """The run that ``name`` means: a run's name, "last", or a program's name or path (the program's newest run).
 
-    ``known``: all recorded runs. Raises PrecompiledError if none of them is meant.
+    ``known``: all recorded runs. Raises PrecompiledError if no run matches.
     """
     by_name = (run for run in known if name in ("last", run.name))
     path = os.path.realpath(name)
@@ -166,7 +166,7 @@ def looks_like_file(text: str) -> bool:
 
 
 def names_run(settings: Settings, text: str) -> bool:
-    """Whether an argument of `explain` is a program's path, or the name of a run or of a program with a run."""
+    """Whether an argument of `explain` means a run. It is then a program's path, a program's name or a run's name."""
     known = runs(settings.cache_dir)
     return looks_like_file(text) or any(text in (run.name, run.processes[0].program) for run in known)
 
@@ -179,9 +179,7 @@ def complete_program(ctx: click.Context, begun: str) -> list[str]:
 
 
 def _check_that_runs_are_kept(settings: Settings) -> None:
-    """Raise PrecompiledError if runs cannot be recorded, because a run that has no record may still have used the
-    hook.
-    """
+    """Raise PrecompiledError if runs cannot be recorded. A program without a record may then have used the hook."""
     store = checks_store.place(settings)
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):
@@ -247,9 +245,7 @@ def describe_graphs(run: Run, causes: PendingCauses) -> list[str]:
 
 
 def _of_a_process(process: RunProcess, causes: PendingCauses) -> str | None:
-    """A sentence about a process's graphs that do not run daemon-compiled code, or have not run it yet; None if all run
-    it.
-    """
+    """A sentence about a process's graphs that do not run daemon-compiled code (yet). None if all graphs run it."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
     reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}
@@ -335,7 +331,9 @@ def _show_calls(graphs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show_traced(run: Run, *, is_new: bool, change: str) -> None:
-    """Print the functions that were traced, without audited ones and without helpers of Python and torch."""
+    """Print the traced functions and why they were traced. Audited functions, and helpers of Python and torch, are only
+    counted.
+    """
     found = [
         trace for process in run.processes for trace in outcomes.traced_functions(process, is_new=is_new, change=change)
     ]
@@ -355,7 +353,7 @@ def _show_traced(run: Run, *, is_new: bool, change: str) -> None:
 
 
 def describe_audit(functions: int) -> str:
-    """Say why a process traced functions that have packages."""
+    """Say that a process traced functions to check their packages."""
     return (
         f"This run also traced {format_count(functions, 'function')} to check stored packages, and all are right.\n"
         "  One process in 50 does so (the setting package_audit)."

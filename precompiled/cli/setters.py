@@ -1,8 +1,8 @@
-"""Finds the source lines of a program that set a mode, a setting or an environment variable, without running the
-source.
+"""Finds the source lines of a program that set a mode, a setting or an environment variable.
 
-For a `with` block or a decorated function, the frames of the trace show whether the call was inside. For any other
-line, it is unknown whether it ran. If a file was edited since the trace, the line may be missing.
+The source is parsed, not run. For a `with` block or a decorated function, the frames of the trace show whether the
+traced call was inside. For any other line, it is unknown whether the line ran. If a file was edited since the trace,
+the line may be missing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def lines(program: ProgramData, cause: Cause, more: Sequence[str] = ()) -> list[
 
 
 def _setters(file: str, kind: str, name: str) -> Iterator[tuple[ast.expr | ast.stmt, tuple[int, int] | None]]:
-    """Nodes of ``file`` that set ``name``, each with the first and last line of its block, or None without a block."""
+    """Yield each node of ``file`` that sets ``name``, with the first and last line of its block (None: no block)."""
     tree = _tree(file)
     if tree is None:
         return

@@ -142,7 +142,7 @@ def unset_command(out: Output, settings: Settings, name: str) -> None:
     file. A running daemon uses its new settings after `precompiled daemon restart`.
     """
     content = _content(paths.user_config_file())
-    if _with_line(content, name, "") == content:  # the file has no such key
+    if _with_line(content, name, "") == content:  # the file has no key of this name
         name = setting_name(name)
     file, is_changed = _change(name, "")
     text = f"Removed {name} from {file}." if is_changed else f"{file} does not set {name}."
@@ -162,7 +162,7 @@ def _note_problems(out: Output) -> bool:
 
 
 def _restart_note(settings: Settings, name: str) -> str:
-    """A sentence if a running daemon keeps another value of a setting until it restarts, otherwise ""."""
+    """If the running daemon has an old value of a setting, a sentence that says to restart the daemon; otherwise ""."""
     if name not in NAMES or name in CLIENT_ONLY or settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR:
         return ""
     from precompiled import wire
@@ -200,7 +200,7 @@ def _change(name: str, line: str) -> tuple[Path, bool]:
     except ValueError as error:
         action = "Correct the file, then run the command again"
         raise ConfigError(f"{file} is not valid TOML: {error}", action) from error
-    if (name in found) != bool(line):  # the line would belong to a table, or the key is one
+    if (name in found) != bool(line):  # the new line would belong to a table, or ``name`` is a table
         raise ConfigError(f"{file} has a table, and settings have none", "Remove the table, then run the command again")
     if after != before:
         _write(file.resolve(), after)
@@ -212,7 +212,7 @@ def _content(file: Path) -> str:
         return read_bytes(file).decode()
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError) as error:  # a directory, or no text
+    except (OSError, ValueError) as error:  # the path is a directory, or the file is not text
         raise ConfigError(f"{file} cannot be read: {error}", "Make it a text file, or remove it") from error
 
 
@@ -263,7 +263,7 @@ def _plain(value: object) -> object:
 
 
 def _with_unit(settings: Settings, name: str) -> str:
-    """A setting's value as `config set` takes it, followed by a readable form of bytes and seconds."""
+    """A setting's value in the form that `config set` accepts. For bytes and seconds, a readable form follows."""
     value = getattr(settings, name)
     if name.endswith("_bytes") and value:
         return f"{value} ({human_bytes(value)})"

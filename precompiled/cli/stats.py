@@ -18,7 +18,7 @@ from precompiled.core.errors import DaemonError
 from precompiled.core.words import describe_saved, format_count, human_seconds
 from precompiled.store import saved_counts
 
-# Maps each section to its counters: fields of wire.StatsReply, and their names in the text.
+# Maps each section to its counters. A counter is a field of wire.StatsReply, mapped to its name in the text.
 SECTIONS = {
     "lookups": {"hits": "hits", "from_base": "hits in base stores", "misses": "misses"},
     "compiles": {

@@ -83,7 +83,7 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
 
 
 def last_states(settings: Settings) -> dict[str, dict[str, Any] | None]:
-    """The last states of the remote and of the farm; None for each that is not set up or installed."""
+    """The last state of the remote and that of the farm. None instead of a state if that part is not set up."""
     installed = {name: entry.get() for name, entry in STATES.items()}
     return {name: None if part is None else part.last_state(settings) for name, part in installed.items()}
 

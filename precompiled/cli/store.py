@@ -67,12 +67,12 @@ def ls_command(out: Output, settings: Settings, show_all: bool) -> None:
 
     def show() -> None:
         if not rows and not packages and not refused:
-            if store.root.exists():  # otherwise a note says that it does not
+            if store.root.exists():  # otherwise a note has said that the store does not exist
                 click.echo(f"The store {store.root} is empty.")
             if disk_bytes:
                 click.echo(whole)
             return
-        # If there are no base stores, all rows of this column are equal.
+        # Without base stores, the column STORE would be the same in all rows.
         further = ("STORE",) if store.bases else ()
         table(
             ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE", *further),
@@ -241,7 +241,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
 
 
 def _check_removed(store: Store, keys: Sequence[str]) -> None:
-    """Raise StoreError if the store still has files of these keys, or without keys, any file."""
+    """Raise StoreError if files of these keys remain in the store. Without keys, raise if any file remains."""
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in keys]
         if left:

@@ -78,7 +78,7 @@ def run_command(
         variables.update(targets.variables(target, cmd, caches))
         out.note(targets.warning(target))
     for name in ("SIGPIPE", "SIGXFSZ"):
-        # Python ignores these signals, and exec would pass that on: `run -- yes | head` would never end.
+        # Python ignores these signals. The command would inherit this, and `run -- yes | head` would never end.
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
@@ -90,7 +90,7 @@ def run_command(
 
 
 def hook_environment(settings: Settings) -> dict[str, str]:
-    """Environment variables for a command with the hook on, with the directories that were given as flags."""
+    """Environment variables that switch the hook on for a command, and pass on the directories given as flags."""
     variables = python_path.with_hook(os.environ)
     for name in ("cache_dir", "runtime_dir"):
         if settings.origins[name] == "flag":
@@ -106,7 +106,7 @@ def print_start_error(out: Output, line: str, program: str, error: OSError) -> i
 
 
 def start_error(line: str, program: str, error: OSError) -> PrecompiledError:
-    """Return the error for a command that does not start. ``line``: the user's words before ``--``."""
+    """Return the error for a command that does not start. ``line``: the part of the command line before ``--``."""
     missing = isinstance(error, FileNotFoundError)
     message, advice = f"{program} cannot be run: {error.strerror or error}", "Check that it is an executable file"
     if os.path.isfile(program) and program.endswith(".py"):
@@ -140,8 +140,9 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         )
     changed = pth.write(directory)
     path = directory / pth.NAME
-    # Check the hook in a new interpreter. With --user, for example, the file runs before the interpreter's own .pth
-    # files, through which precompiled may be installed. Other shells lack this PYTHONPATH.
+    # Check the hook in a new interpreter, because the hook may be off there. With --user, for example, the file runs
+    # before the interpreter's own .pth files, but precompiled may be importable only after one of these has run. Check
+    # without PYTHONPATH, because other shells lack it.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
     found = probe.ask(variables)
     if found.state != "waiting":

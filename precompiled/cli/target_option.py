@@ -11,6 +11,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def target_option(function: _Function) -> _Function:
-    """Decorator: give a command the option ``--target``, as its argument ``target``."""
+    """Decorator: give a command the option ``--target``. The function gets the value as its argument ``target``."""
     targets = parts.TARGETS.get()
     return function if targets is None else targets.option(function)

@@ -140,7 +140,7 @@ def _explanation(settings: Settings, key: str) -> tuple[str, ...]:
 
 @contextmanager
 def _screen() -> Iterator[None]:
-    """Use the terminal's alternate screen without cursor and line buffering. Restores everything at the end."""
+    """Use the terminal's alternate screen, with line buffering and cursor off. Restores everything at the end."""
     import signal
     import termios
     import tty

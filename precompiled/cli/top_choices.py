@@ -104,7 +104,7 @@ def _after(names: Sequence[str], name: str) -> str:
 
 
 def chosen(graphs: Sequence[GraphRow], choices: Choices) -> list[GraphRow]:
-    """The graphs that the filter and the search leave, in the chosen order."""
+    """The graphs that match the filter and the search, in the chosen order."""
     states = {
         "all": STATES,
         "waiting": ("compiling", "queued"),

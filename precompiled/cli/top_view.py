@@ -2,7 +2,8 @@
 
 The drawing functions use no terminal, no daemon and no clock.
 
-``look`` collects the state. ``screen`` draws it for a size and the user's choices. ``line`` shows it in one line.
+``look`` collects the host's state. ``screen`` draws the state for a terminal's size and the user's choices. ``line``
+shows the state in one line.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Rates:
             self._seen.popleft()
 
     def said(self) -> str:
-        """Hits and misses of the last minute, or since the first sample if that is younger.
+        """Hits and misses of the last minute, or since the first sample if this sample is younger than a minute.
 
-        With a single sample, says all hits and misses that the daemon has counted.
+        With a single sample, the text has all hits and misses that the daemon has counted.
         """
         if not self._seen:
             return "no counts"
@@ -112,7 +113,7 @@ def look(
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = saved_s(process)
             clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
-    # Add running jobs of ended clients: the daemon finishes these for the next run.
+    # Add the running jobs whose clients have ended. The daemon finishes these jobs for the next run.
     known = {graph.key for graph in graphs}
     began = {worker["job"]: now - worker["job_s"] for worker in workers if worker["job"]}
     names = {job.key: job.name for job in jobs}
@@ -247,7 +248,7 @@ def _client(item: Client, now: float) -> tuple[str, ...]:
 
 
 def _workers(seen: Look, columns: int) -> list[str]:
-    """One line per worker: its job, with a progress bar if earlier compiles of the graph give an estimate."""
+    """One line per worker, with its job. If earlier compiles of the graph give an estimate, also a progress bar."""
     if seen.status is None or not seen.status["workers"]:
         return []
     names = {graph.key: graph.name for graph in seen.graphs if graph.key}

@@ -1,4 +1,4 @@
-"""Finds the guarded value that made two traces of one function differ, and so made their graphs differ."""
+"""Finds the guarded value whose change gave a function a second trace, and so a second graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from precompiled.store.packages import Entry
 
 
 def first_value(store: Store, key: str, other_key: str) -> EntryDifference | None:
-    """The first constant that differs between the traces that made two graphs. None if the store has no such traces.
+    """The first constant that differs between the traces of two graphs. None if the store lacks these traces.
 
-    If a graph has several traces, the nearest pair decides.
+    If a graph has several traces, the two most similar traces are compared.
     """
     entries: dict[str, list[Entry]] = {key: [], other_key: []}
     for entry in store.packages.entries():

@@ -145,7 +145,7 @@ def _is_old_name(name: str) -> bool:
 
 
 def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
-    """The old name at the start of a command line ("" if none), and the line with the new name."""
+    """The old name of a command at the start of a command line ("" if none), and the line with the new name."""
     for words in (2, 1):
         old = " ".join(arguments[:words])
         if _is_old_name(old):

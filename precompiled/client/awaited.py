@@ -41,7 +41,7 @@ class SessionView(Protocol):
 
 
 class PieceView(Protocol):
-    """The part of pieces.Piece that these files use."""
+    """The part of pieces.Piece that pending.py, swapping.py and fallback.py use."""
 
     def serve(self, function: Callable[..., Any]) -> None: ...
     def fail(self, code: str, message: str) -> None: ...
@@ -61,7 +61,7 @@ class Awaited:
     swap: Swap  # the state of the graph, or of a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    # Compiles in process, and returns the callable and the guards on its sizes.
+    # Compiles the graph in process. Returns the compiled callable and the guards on the graph's sizes.
     compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
     id: str
     since: float = field(default_factory=time.monotonic)

@@ -1,4 +1,4 @@
-"""Reports when the steps of a process of `precompiled bake --steps N` are done and its results are stored.
+"""Reports to `precompiled bake --steps N` that a process has done N steps and its results are stored.
 
 ``PRECOMPILED_BAKING=<N>:<directory>``. The process creates the file ``<pid>`` in the directory when it has its first
 graph, and ``<pid>.done`` after N calls of its most-called graph. Optimizer steps are not counted, because a hook on the

@@ -135,14 +135,14 @@ class DaemonConnection:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s`` seconds.
 
-        Returns false at once if no thread can start to send them. Since Python 3.12, no thread can start at exit.
+        Returns false at once if no I/O thread runs and none can start. Since Python 3.12, no thread can start at exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
             return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the I/O thread. Drops submits that are not accepted. Completes a half-sent message within LINGER_S."""
+        """End the I/O thread. Drops all submits. The thread may still complete a half-sent message, within LINGER_S."""
         with self._changed:
             thread = self._thread
             self._closing = True
@@ -155,8 +155,8 @@ class DaemonConnection:
             thread.join(timeout_s)
 
     def reset_after_fork(self) -> None:
-        """Replace all state, and do not use the old state: a thread of the parent may hold the locks, and the socket is
-        the parent's.
+        """Replace all state. The old state is unusable, because a thread of the parent may hold its locks, and the
+        socket is the parent's.
         """
         if self._link is not None:
             self._link.abandon()
@@ -187,9 +187,9 @@ class DaemonConnection:
         return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
-        """Start an I/O thread if there are submits and the last thread broke down or could not start.
+        """Start an I/O thread if there are submits, but the last thread failed or could not start.
 
-        You may call this method every second: it costs little, and the pauses between its attempts grow.
+        You may call this method every second, because it costs little. The pauses between its attempts grow.
         """
         if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:
@@ -214,7 +214,7 @@ class DaemonConnection:
                 thread.start()
             except (RuntimeError, OSError) as error:
                 interruptions.pass_on(error)
-                # The interpreter is shutting down, or memory or descriptors are used up. The program runs eager.
+                # The interpreter is shutting down, or memory or descriptors are used up. So the program stays eager.
                 log.info("no thread for the connection to the daemon: %s", error)
                 return
             self._thread = thread
@@ -250,7 +250,7 @@ class DaemonConnection:
             link.close()
 
     def _retire(self) -> Link | None:
-        """End this thread's role: the next submit starts a new thread. The caller holds the lock.
+        """Make the next submit start a new I/O thread, because this one ends. The caller holds the lock.
 
         Returns the link. The thread closes the link without the lock, because closing takes time and the next thread
         may need the lock.
@@ -373,7 +373,7 @@ class DaemonConnection:
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
             if size > limit or submit.lost >= MAX_LOST:
-                # Reject the graph here, because the daemon would close the connection without a reply.
+                # Reject the graph here. The daemon would only close the connection, without a reply.
                 what = f"the graph has {size} bytes, over the limit of {limit}"
                 if size <= limit:
                     what = (

@@ -1,6 +1,6 @@
 """Sends a process's counts to the daemon a moment after the last change.
 
-A process does not wait for its exit to send counts, because a process that a signal ends runs no exit hooks.
+Counts are sent before the process ends, because no exit hook runs if a signal ends the process.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ def import_messages() -> None:
 
 
 def _decode(frames: list[bytes]) -> wire.DaemonMessage:
-    """Decode a reply. A reply of a different protocol version becomes a Rejected, whose form all versions share."""
+    """Decode a reply. If the reply has a different protocol version, return a Rejected. All versions can send a
+    Rejected, so a Rejected is returned as received.
+    """
     from precompiled import wire
 
     skewed = wire.Rejected(
@@ -145,7 +147,7 @@ class Link:
         return self._reader.ready
 
     def wait(self, timeout_s: float, waker: sockets.Waker | None = None) -> None:
-        """Wait until the daemon sends data or accepts more, the connection ends, or another thread wakes ``waker``."""
+        """Wait until the daemon sends data or accepts unsent data, the connection ends, or a thread wakes ``waker``."""
         wakers = [] if waker is None else [waker]
         sockets.wait([self._socket, *wakers], [self._socket] if self._outgoing.waiting else [], timeout_s)
         self._outgoing.flush()

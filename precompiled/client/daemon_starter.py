@@ -33,7 +33,7 @@ class DaemonStarter:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Start a daemon if none runs. Do not wait: meanwhile the client captures the graph and looks it up."""
+        """Start a daemon if none runs. Does not wait for the daemon: meanwhile, the client captures the graph."""
         if self._without_daemon is not None or not self._settings().starts_daemon or daemon_reachable(self._settings()):
             return
         if self._connection.was_stopped_on_request():

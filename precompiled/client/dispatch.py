@@ -6,10 +6,10 @@
 - While a run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
 - Some graphs must not run eager (stand_in.py), so their calls wait for the artifact. If two calls must draw the same
   random numbers and the first call ran compiled, the second call waits too.
-- A graph in pieces (pieces.py) and the whole graph save different tensors and draw different random numbers. So calls
-  that must match another call follow the same rules in pieces as in eager code.
-- If an eager run raises, the call waits for compiled code, and the graph no longer runs eager: for some operators,
-  types and values, torch generates code but has no eager kernel.
+- A graph in pieces (pieces.py) and the whole graph save different tensors and draw different random numbers. So a call
+  that must match another call treats code in pieces like eager code.
+- If an eager run raises, the call waits for compiled code, and the graph no longer runs eager. (Torch can generate code
+  for some operators, types and values for which it has no eager kernel.)
 - If compiled code is slower than the code that it replaced, the earlier code serves the graph again (serving_code.py).
 """
 
@@ -53,17 +53,17 @@ class Dispatch:
         raised: Callable[[Exception, bool], None] = lambda error, served: None,
         lost: Callable[[Lost], None] | None = None,
     ) -> None:
-        """Make the eager state of a graph.
+        """Make the dispatch of a graph that runs eager so far.
 
         - ``is_capturing``: returns whether a CUDA graph capture is running. Code must not run for the first time in a
           capture, because its first run loads and measures kernels.
         - ``safe_point``: the safe point of the graph's function
         - ``waits``: whether the graph must not run eager, so that calls wait for an artifact
         - ``stays_eager``: whether calls run eager even with an artifact (session.py)
-        - ``without_a_job``: called with the values of the size inputs if a call must wait and has no job. The function
-          may add to ``awaits``. If the function raises, the call raises.
-        - ``raised``: called with an eager run's error and a flag: first false, before the call waits for compiled code,
-          then true, if compiled code has served the call
+        - ``without_a_job``: called with the values of the size inputs if a call must wait, but no job was submitted for
+          these values. The function may add to ``awaits``. If the function raises, the call raises.
+        - ``raised``: called with an eager run's error and False before the call waits for compiled code. Called again,
+          with the error and True, if compiled code has served the call.
         - ``lost``: called when eager code serves the graph again, because compiled code was slower. If None, calls are
           not measured.
         """
@@ -78,13 +78,13 @@ class Dispatch:
         self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # the variants that serve calls; the list only grows
-        # The variants that serve calls, and those that are loaded and wait for a safe point; without pieces.
+        # All loaded variants. Some may still wait for a safe point. Code in pieces is not in this list.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._pieces: Compiled | None = None
         self._whole: Compiled | None = None  # the code of the whole graph that replaced the pieces
         self._requested: set[tuple[int, ...]] = set()
-        # Maps one combination of size values to a function that waits for the end of its compile and load.
-        # Submitter adds the items.
+        # Maps a combination of size values to a function, which waits until the variant for these values is compiled
+        # and loaded. Submitter adds the items.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
         # Maps values of the size inputs to an action that runs before the next call with these values.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
@@ -129,7 +129,7 @@ class Dispatch:
         self.call = call
         self._flip = flip
         self.has_lost_pieces = False  # whether eager code serves the graph again, because its pieces were slower
-        self.pieces_lost: Callable[[], None] = lambda: None  # called then; graph_lookup.py sets it
+        self.pieces_lost: Callable[[], None] = lambda: None  # called when the pieces lose; graph_lookup.py sets it
         # Run ``action`` before the next call. A fork's child uses this method to await an artifact only if the child
         # calls the graph. With ``in_captures`` false, calls in a CUDA graph capture do not run ``action``.
         self.before_next_call = before_next_call
@@ -280,9 +280,9 @@ class Dispatch:
     def _run_matching(
         self, args: tuple[object, ...], served: Callable[[], Compiled | None], run: Callable[[bool], object]
     ) -> object:
-        """Call ``run``, or wait for the whole graph's code if another run of the call ran that code, or will run it.
+        """Call ``run``. But if another run of the same call uses the whole graph's code, wait for this code and run it.
 
-        ``run`` takes a flag: whether this is the first run of the call, so that no other run has its keeper
+        The argument of ``run`` says whether this is the first run of the call. A later run has the same keeper
         (safe_points.py).
         """
         eager = self._eager
@@ -311,7 +311,8 @@ class Dispatch:
 
         The program gets the eager run's exception only if compiled code raises too.
 
-        ``is_first``: whether no other eager run has this call's keeper. Compiled code would not match that run.
+        ``is_first``: False if an earlier eager run has the same keeper. Then this run must be eager too, because
+        compiled code would not match the earlier run.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):
@@ -324,8 +325,8 @@ class Dispatch:
             if not undo(error):
                 raise
             cause = error
-        # Run compiled code outside the except block. Inside, the eager run's error would become the context of its
-        # exceptions.
+        # Run compiled code outside the except block. In the block, the eager run's error would become the context of
+        # the compiled code's exceptions.
         return self._run_instead(args, cause)
 
     def _run_instead(self, args: tuple[object, ...], error: Exception) -> object:
@@ -344,7 +345,7 @@ class Dispatch:
                 raise error
             outputs = function(*args)
         except Exception:
-            self._waits = waits  # no compiled code came, or it raised too: later calls may run eager
+            self._waits = waits  # without compiled code, or if it also raises, later calls may run eager
             raise
         self._raised(error, True)
         return outputs
@@ -366,7 +367,7 @@ class Dispatch:
         return self._ready(sizes, whole=whole)
 
     def _ready(self, sizes: list[int], *, whole: bool) -> Compiled | None:
-        """Return the loaded function for these sizes, even if it still awaits a safe point."""
+        """Return the loaded function for these sizes, even if the function still awaits a safe point."""
         pieces = None if whole else self._pieces
         return next((function for check, function in self._loaded if check is None or check(sizes)), pieces)
 

@@ -1,4 +1,4 @@
-"""Declares what a Dispatch (dispatch.py) needs of the eager code that serves a graph until its artifact arrives."""
+"""Declares the methods of a graph's eager code that a Dispatch (dispatch.py) calls."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class EagerRunner(Protocol):
         """Returns the graph's outputs."""
 
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
-        """Determine whether a checkpoint runs this call twice and expects the same result.
+        """Determine whether a checkpoint runs this call twice and expects the same result in both runs.
 
-        Returns the call's keeper (safe_points.py; None if the call runs once), and whether this is the second run.
+        Returns a pair. First: the call's keeper (safe_points.py), or None if the call runs once. Second: whether this
+        is the second run.
         """
 
     def must_not_mix(self, args: Sequence[object]) -> bool:

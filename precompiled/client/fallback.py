@@ -68,8 +68,8 @@ def _compile(session: SessionView, item: Awaited) -> None:
         compile_later(session, item)
         return
     except BaseException:
-        # The next call compiles again, as with plain torch.compile. A stored error's traceback would keep the program's
-        # tensors alive.
+        # The next call compiles again, as with plain torch.compile. The error is not stored, because its traceback
+        # would keep the program's tensors alive.
         item.compiled_here = False
         compile_later(session, item)
         raise

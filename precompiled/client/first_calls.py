@@ -1,4 +1,4 @@
-"""Notes which artifacts this process is about to call for the first time, in case it crashes (store/crashes.py)."""
+"""Notes which artifact this process is about to load or first call, in case the process crashes (store/crashes.py)."""
 
 from __future__ import annotations
 

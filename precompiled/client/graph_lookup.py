@@ -54,7 +54,7 @@ log = logging.getLogger("precompiled.backend")
 
 @dataclass
 class GraphLookup:
-    """The lookup of one graph from Dynamo, which ends with the graph's callable."""
+    """The lookup of one graph that Dynamo captured. Its result is a callable for Dynamo."""
 
     session: Session
     graph: graph_lowering.Plain
@@ -114,8 +114,8 @@ class GraphLookup:
         return self._miss(program)
 
     def _keep(self, program: capture.SerializedGraph) -> None:
-        """Store the captured graph of a miss that is not submitted in the run record, so that `explain` can name the
-        cause.
+        """Add the captured graph to the run record, so that `explain` can name the cause of the miss. A submitted graph
+        does not need this, because the store gets it.
         """
         self.session.outcomes.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
@@ -225,11 +225,12 @@ class GraphLookup:
         must_wait = waits or self.session.settings.mode == "wait"
         if quick is not None and must_wait:
             self.session.pending.stand_still(awaited, until=quick.settled)
-            must_wait = quick.settled.is_set()  # otherwise, the time for waits is over
+            must_wait = quick.settled.is_set()  # if false, the first wait has used up the time
         if must_wait and not dispatch.is_served():
             self.session.pending.stand_still(awaited)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
-                # Dynamo compiles the frame at this point, so it raises torch's errors as its own.
+                # After this exception, torch compiles the graph in process. Dynamo is still compiling the frame, so it
+                # raises torch's errors as without precompiled.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)
         if waits:
             self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
@@ -261,8 +262,8 @@ _AHEAD = "the program compiles the graph before its calls, and runs no call eage
 
 @dataclass
 class LookupAhead(GraphLookup):
-    """A graph that the program compiles ahead of its calls. No call can wait for a variant, so one artifact must serve
-    all sizes.
+    """The lookup of a graph that the program compiles ahead of its calls. No call can wait for a variant, so one
+    artifact must serve all sizes.
 
     ``written_down``: whether the result is torch's own artifact, which the program may save.
     """
@@ -287,7 +288,7 @@ class LookupAhead(GraphLookup):
         return replace(program, no_stand_in=_AHEAD), artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        # Calls check no guards, so the compile must not have added guards to the capture's.
+        # Calls check no guards, so the artifact must not have more guards than the capture.
         return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
 
     def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
@@ -301,7 +302,7 @@ class LookupAhead(GraphLookup):
                     counting(self.calls, load_for_graph(self.session.store, artifact, program)), program
                 )
                 return self._kept(function, program, artifact)
-        self.calls.swap = Swap()  # the artifact that ``super()._miss`` loaded is not used
+        self.calls.swap = Swap()  # discard the artifact that ``super()._miss`` loaded
         raise Bypass("the artifact is not valid for all sizes of this ahead-of-time compile", code="size-guards")
 
     def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:

@@ -1,10 +1,10 @@
-"""Lets workers compile Triton kernels before the program needs them: kernels that it used last and that the store
-lacks.
+"""Lets workers compile Triton kernels ahead: the kernels that the program used last, if the store lacks them.
 
 When the program imports Triton, this file submits each listed recipe (store/recipe_lists.py) whose kernel is missing.
-The priority is idle, so that graphs come first. When the program uses its first kernel, this file also submits recipes
-of other GPU models, for this GPU. A worker compiles a kernel in its turn (store/kernel_turns.py). A process that needs
-the kernel meanwhile waits for the worker, but not longer than the program's last compile of the kernel took.
+The jobs have idle priority, so that graphs come first. When the program uses its first kernel, this file also submits
+the recipes that were listed on other GPU models, to compile them for this GPU. While a worker compiles a kernel, it
+holds the kernel's turn (store/kernel_turns.py). A process that needs the kernel meanwhile waits for the worker, but not
+longer than the program's last compile of the kernel took.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class KernelsAhead:
             connection.submit(message, job, self._on_reply)
 
     def _connected(self) -> DaemonConnection:
-        """This object's own connection to the daemon, because a session would import torch's compiler."""
+        """This object's own connection to the daemon. A session's connection would require torch's compiler."""
         with self._lock:
             if self._connection is None:
                 self._connection = DaemonConnection(self._settings)
@@ -163,8 +163,8 @@ class KernelsAhead:
             self._fails(error)
 
     def patience_s(self, key: str) -> float:
-        """How many seconds this process may wait for a worker that compiles a kernel: the time of the program's last
-        compile.
+        """How many seconds this process may wait for a worker that compiles a kernel. This is the time of the program's
+        last compile of the kernel, or the longest time in the list if the kernel is not listed.
         """
         with self._lock:
             times = {item.key: item.compile_s for item in self._listed.values()}
@@ -207,7 +207,7 @@ class KernelsAhead:
 
 
 def _this_gpu() -> tuple[str, str] | None:
-    """The model of the GPU that this process uses, and a worker's device of that GPU."""
+    """The model of the GPU that this process uses, and the device that a worker uses for this model. None on a CPU."""
     with forking.held():
         from precompiled.graph import environment
     device = environment.likely_device()

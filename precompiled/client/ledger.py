@@ -53,7 +53,7 @@ class GraphReport:
 
     @property
     def why(self) -> str:
-        """The reason on one line, or for a pending graph the command that shows its compile. "" for a served graph."""
+        """The reason on one line; for a pending graph, the command that says what it waits for; else ""."""
         if self.reason:
             return f"{self.reason}: {self.message.partition(chr(10))[0]}"
         return "`precompiled explain` says what it waits for" if self.state == State.PENDING.value else ""
@@ -106,7 +106,7 @@ class Ledger:
             return [graph.snapshot() for graph in self._graphs[start:]]
 
     def count(self, **changes: float) -> None:
-        """Add to the fields of wire.Tally that have these names."""
+        """Add each value to the count of its name. The names are fields of wire.Tally."""
         with self._lock:
             for name, amount in changes.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
@@ -134,8 +134,8 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # Calls that ran eager after the swap, because no variant served their sizes, a CUDA graph capture was running,
-        # or compiled code was compared or too slow.
+        # The number of calls that ran eager after the swap. No variant served their sizes, a CUDA graph capture was
+        # running, or the compiled code was on trial or too slow.
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:
@@ -165,7 +165,7 @@ class GraphCalls:
         # A further variant changes the times of the report, but not the field ``source``.
         report.source = report.source or source
         report.compile_s += compile_s
-        if source == "swap":  # the swap has counted the calls before it
+        if source == "swap":  # the calls before the swap have been counted
             (swap or self.swap).on(Event.LOADED)
         else:
             report.saved_s += compile_s
@@ -205,7 +205,7 @@ class GraphCalls:
 
 
 class TimedGraphCalls(GraphCalls):
-    """Records the time of a graph's second call, for `precompiled timeline`: the program's first step has then ended.
+    """Records the time of a graph's second call. `precompiled timeline` takes this time as the end of the first step.
 
     The attribute ``calls`` is slower here, so only processes that `timeline` started use this class.
     """

@@ -21,15 +21,16 @@ log = logging.getLogger("precompiled.backend")
 def may_stay_eager(session: SessionView, program: SerializedGraph) -> bool:
     """Whether eager code may serve the graph for good if compiled code is slower.
 
-    Eager code may not if the program has asked for compiled or deterministic code, or if other ranks must run the same
-    code.
+    False if the program requires compiled or deterministic code, or if other ranks must run the same code.
     """
     must_not = program.no_stand_in or program.cudagraphs or program.groups or program.meshes or program.weights
     return session.settings.mode == "eager" and not must_not and not program.modes["deterministic"]
 
 
 def measured_slower(session: SessionView, key: str) -> Failure | None:
-    """The record of a process that measured slower compiled code for ``key``, or None. Ignores unusable records."""
+    """The failure record that says that the compiled code of ``key`` is slower than eager code, or None. Ignores
+    unusable records.
+    """
     try:
         failure = session.store.failure(key)
     except StoreError as error:
@@ -41,8 +42,8 @@ def measured_slower(session: SessionView, key: str) -> Failure | None:
 def leave_to_eager(
     session: SessionView, calls: GraphCalls, code: str, message: str, *, compile_s: float = 0.0, program: str = ""
 ) -> None:
-    """Report that a graph runs eager again, and publish a failure record: until it expires, later processes run the
-    graph eager.
+    """Report that a graph runs eager again, and publish a failure record. Later processes run the graph eager until the
+    record expires.
 
     ``program``: the graph, for the failure record (artifact_format.program_for_failure).
     """

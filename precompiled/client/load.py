@@ -35,7 +35,7 @@ def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> C
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, but no errors of torch. An artifact that
     torch cannot load counts as corrupt, and goes into quarantine. Raises Bypass if the artifact cannot be adapted to
-    this device or these groups, or if the GPU has no room for its code.
+    the program's device or process groups, or if the GPU has no room for its code.
     """
     contents = store.read_files(artifact)
     from precompiled.torch_internals import gpu_room
@@ -54,7 +54,8 @@ def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> C
             def load_with_room() -> Callable[..., object]:
                 return gpu_room.with_room(load, program.device)
 
-            # In a collective, a call may wait until a launcher ends the process, because another rank has failed.
+            # Do not note calls with collectives. If another rank fails, such a call waits until a launcher ends the
+            # process, and the note would blame the artifact.
             noted = not program.groups
             function = first_calls.load(store, artifact, load_with_room) if noted else load_with_room()
     except Bypass:

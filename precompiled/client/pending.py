@@ -40,7 +40,7 @@ log = logging.getLogger("precompiled.client.pending")
 LOOK_S = 2.0
 LOOK_ALONE_S = 0.5  # seconds between two checks while no daemon answers
 # After this many seconds without a daemon, the client compiles in process. Otherwise graphs would stay eager to the
-# program's end. A daemon's restart takes less, even on a host with many clients.
+# program's end. The restart of a daemon takes less time, even on a host with many clients.
 ALONE_S = 60.0
 
 
@@ -62,7 +62,7 @@ class Pending:
         self._hint = False
         self._closing = False
         self._blocked = 0  # threads of the program in ``wait``
-        self._dormant: list[Awaited] = []  # graphs that the fork's parent awaits, and this process does not await yet
+        self._dormant: list[Awaited] = []  # inherited graphs: a fork's child awaits them only after its first call
 
     def add(self, awaited: Awaited) -> None:
         """Await this graph's artifact from now on. Raises RuntimeError if no thread can start."""
@@ -75,7 +75,7 @@ class Pending:
     def wait(self, timeout_s: float | None, *, blocks_program: bool = True) -> bool:
         """Wait until no graph is awaited. Returns false after ``timeout_s`` seconds.
 
-        ``blocks_program``: the run's record counts the wait. False in background threads.
+        ``blocks_program``: whether the run record counts the wait. It is False in background threads.
         """
         for item in list(self._dormant):
             self._take_up(item)
@@ -114,7 +114,7 @@ class Pending:
             compile_now(self._session, item)
 
     def end_idle_priority(self, item: Awaited) -> None:
-        """Submit a graph again, because it runs eager instead of in pieces."""
+        """Submit a graph again with normal priority, because its pieces no longer serve it."""
         if not item.background:
             return
         item.background = False
@@ -158,7 +158,7 @@ class Pending:
         self._session.connection.forget(item.id)
 
     def close(self, timeout_s: float) -> None:
-        """End the thread. Wait for its present load, because a load must not run while the interpreter shuts down."""
+        """End the thread. Wait for a running load, because no load may run while the interpreter shuts down."""
         with self._changed:
             self._closing = True
             thread = self._thread
@@ -266,7 +266,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # Reset the number of threads, unless a new swap thread has taken over and set the number itself.
+                # Restore the number of OpenMP threads, unless a new swap thread has taken over and sets the number.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
@@ -285,8 +285,8 @@ class Pending:
             item.after, item.background, item.submitted = None, in_pieces, time.time()
             item.submit(item)
         try:
-            # This check costs two calls of stat. The thread reads the store only if a name exists or the daemon
-            # reported it.
+            # The thread reads the store only if the daemon has reported the graph, or if one of its first two slots
+            # exists. This check costs two calls of stat.
             with self._changed:
                 answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
@@ -310,8 +310,8 @@ class Pending:
                     return
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)
-                # A record from before the submit may be about other sizes, so the daemon's answer decides. The
-                # tolerance of one second is for the coarse clocks of file systems.
+                # Ignore a record from before the submit, because it may be about other sizes. The daemon's answer then
+                # decides. The tolerance of one second is for the coarse clocks of file systems.
                 if failure is not None and failure.created >= item.submitted - 1.0:
                     self._give_up_if_awaited(item.id, failure.reason, failure.message)
             if item.to_record is not None and not item.done.is_set():

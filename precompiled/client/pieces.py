@@ -1,11 +1,11 @@
 """Serves a graph by the artifacts of its pieces until the artifact of the whole graph arrives.
 
-A model's layers are equal, so the worker compiles one layer once instead of N layers (torch_internals/graph/layers.py).
-Each piece has a key of its own. Other graphs that contain the piece find its artifact: a deeper model, or the same
-model after an edit of its loss.
+If a model has N equal layers, the worker compiles one layer instead of N (torch_internals/graph/layers.py). Each piece
+has a key of its own. Other graphs with this piece find its artifact, such as the graph of a deeper model, or of the
+same model after an edit of its loss.
 
-The pieces serve the graph once all of them are loaded. If one piece has no artifact and gets none, the graph waits for
-the artifact of the whole graph alone.
+The pieces serve the graph once all pieces are loaded. If one piece cannot be compiled, the graph waits only for the
+artifact of the whole graph.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.pieces")
 
-# The largest share of a graph's operations that its pieces may have if the program runs eager meanwhile. The pieces
-# delay the artifact of the whole graph by up to a minute, so they must come much earlier (docs/decisions/0062).
+# If the program runs eager meanwhile, a graph is cut only if its pieces have at most this share of its operations. The
+# pieces delay the artifact of the whole graph by up to a minute, so they must be ready much earlier than this artifact
+# (docs/decisions/0062).
 MOST_BESIDE_EAGER = 0.2
 
 
@@ -52,7 +53,7 @@ class Pieces:
         self._lock = threading.Lock()
         self._functions: list[Callable[..., Any] | None] = [None] * len(cut.pieces)
         self._began = time.monotonic()
-        self.settled = threading.Event()  # set once the pieces serve the graph, or never will
+        self.settled = threading.Event()  # set when the pieces serve the graph, or cannot serve it
 
     def begin(self, programs: Sequence[capture.SerializedGraph]) -> None:
         """Load the pieces that the store has, and submit the others."""
@@ -88,7 +89,7 @@ class Pieces:
         submitter.submit_and_await(program, self._dispatch, program.hints, calls.swap, calls.report.id)
 
     def serve(self, number: int, function: Callable[..., Any]) -> None:
-        """Take the compiled code of a piece. The last piece makes all of them serve the graph."""
+        """Take the compiled code of a piece. When the last piece has arrived, the pieces serve the graph."""
         with self._lock:
             self._functions[number] = function
             functions = [one for one in self._functions if one is not None]

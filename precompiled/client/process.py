@@ -1,7 +1,8 @@
 """Holds the state of this process that outlives a call.
 
-The module that creates an object stores the object in its slot. Readers handle an empty slot. A protocol
-describes each object, so this file imports none of these modules, and all of them may import it.
+The module that creates an object stores the object in its slot. Readers handle an empty slot. Each
+object has a protocol in this file. So this file imports none of the modules that create the objects, and each of these
+modules may import this file.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PackagesProtocol(Protocol):
         """Map the path of each of the program's own source files to the digest of its text."""
 
     def modules(self) -> dict[str, str]:
-        """Map each installed top-level module that the program has loaded to digests (packages/source_files.py)."""
+        """Map installed top-level modules to digests, if the program has loaded them (packages/source_files.py)."""
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until all recorded packages are published. Returns false after a timeout."""
@@ -86,8 +87,8 @@ class RecorderProtocol(Protocol):
 
 
 class ProcessState:
-    """The objects of this process. ``given``: settings from Python code, such as ``enable(mode=...)``. Such settings
-    rank with command-line flags.
+    """The objects of this process. ``given``: settings from Python code, such as ``enable(mode=...)``. These settings
+    have the same precedence as command-line flags.
     """
 
     def __init__(self) -> None:

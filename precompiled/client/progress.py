@@ -1,8 +1,8 @@
 """Prints a line on the terminal when graphs compile in the background, and a line when all are compiled.
 
-If the program ends first, a third line replaces the second. Graphs that a program adds later get the same two lines,
-up to MAX_BATCHES times. The thread that awaits artifacts prints the lines, so they do not delay the program. No
-function of this file raises or waits for a terminal.
+If the program ends before all are compiled, a different second line says so. Graphs that a program adds later get two
+lines of their own, up to MAX_BATCHES times. The thread that awaits artifacts prints the lines, so they do not delay the
+program. No function of this file raises or waits for a terminal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from precompiled.core.words import format_count, format_list, human_seconds
 
 log = logging.getLogger("precompiled.client.progress")
 
-# Seconds before the first line. Dynamo traces one graph after the other, and a fast compile needs no line.
+# Seconds before the first line, so that the line counts several graphs. A faster compile needs no line.
 PATIENCE_S = 1.0
 # A program whose shapes always change would otherwise print lines without end.
 MAX_BATCHES = 5
@@ -47,7 +47,7 @@ class Progress:
         self._graphs: list[GraphCalls] = []
         self._since = 0.0  # time.monotonic(); 0 before the first awaited graph
         self._said = False
-        self._batches = 0  # how often all graphs have been compiled after a line
+        self._batches = 0  # how many second lines have been printed
 
     def look(self, awaited: Sequence[AwaitedGraph], *, blocked: bool = False) -> None:
         """Print the lines that are due. ``awaited``: the awaited graphs that do not run compiled yet.
@@ -82,7 +82,7 @@ class Progress:
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
         """Print the last line of a program that ends while ``left`` graphs do not run compiled.
 
-        ``goes_on``: returns whether the daemon continues to compile them.
+        ``goes_on``: returns whether the daemon continues to compile these graphs.
         """
         if self._over or not left:
             return
@@ -115,13 +115,13 @@ class Progress:
         if len(compiled) < len(self._graphs):
             number = f"{len(compiled)} of {format_count(len(self._graphs), 'graph')}"
             return f"{number} compiled after {lasted}; {self._unserved()}"
-        # If the program calls all graphs equally often, the line also names the number of calls before the swap. For
-        # graphs that came later, the line names no number.
+        # If the program calls all graphs equally often, the line also names the number of calls before the swap. A line
+        # about later batches of graphs never names this number.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
         if self._waits or self._batches or len(flips) < len(compiled) or max(calls) - min(calls) > 1 or not max(flips):
             return f"{how} after {lasted}"
-        # The program may make no further call, so the line does not announce one.
+        # The line names the last eager call, because the program may make no further call.
         return f"{how} after call {max(flips)} ({lasted})"
 
     def _unserved(self) -> str:

@@ -1,7 +1,7 @@
 """Compares an artifact's code with eager code before the code serves a call, for a sample of graphs (``check``).
 
-At the first call that would run the code, both run on this call's inputs (torch_internals/eager/trial_runs.py). If the
-results are equal up to rounding, the code serves this call and all later ones. Otherwise, the graph stays eager in this
+The first call runs both codes on the same inputs (torch_internals/eager/trial_runs.py). If the results are equal up to
+rounding, the artifact's code serves this call and all later ones. Otherwise, the graph stays eager in this
 process, and the store no longer serves the artifact to any process of this host. The client does not compile the graph
 in process, because torch would generate the same code.
 """
@@ -49,7 +49,7 @@ def prove(
 
 
 def can_check(program: SerializedGraph) -> bool:
-    """Whether the graph may run eager, and whether its code may run on copies of its inputs."""
+    """Whether the graph may run eager and its code may run on copies of its inputs. A check needs both."""
     return not program.no_stand_in and not program.cudagraphs
 
 
@@ -75,7 +75,7 @@ class _Proof:
         self._settled: Compiled | None = None
 
     def _first(self, *args: object) -> object:
-        # A child of a fork would find the lock locked for ever.
+        # Prevent forks, because a fork's child would inherit a lock that stays locked for ever.
         with forking.held(), self._lock:
             if self._settled is None:
                 self._settled = self._choose(args)

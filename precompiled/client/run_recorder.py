@@ -34,8 +34,8 @@ MAX_KEPT = 16  # limit of the programs of cache misses that a process keeps at o
 UNTRACED = ("used", "skipped")  # the states of functions (packages/function_report.py) that a package served
 # The variables in which torchrun, Slurm and Open MPI pass a process's rank and the number of ranks.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
-# A command line with one of these parts belongs to a worker process of multiprocessing or joblib's loky (if they do not
-# fork), or of execnet, which starts pytest-xdist's workers.
+# A command line with one of these parts belongs to a worker process of multiprocessing, joblib's loky or execnet. (The
+# first two may also fork a worker. execnet starts the workers of pytest-xdist.)
 _WORKERS = (
     "multiprocessing.spawn",
     "multiprocessing.forkserver",
@@ -82,8 +82,8 @@ def place(variables: Mapping[str, str]) -> RunMembership:
 
 
 def _program_pid() -> int:
-    """The pid of the process that the user started. For a worker of multiprocessing or pytest-xdist, this is the
-    starter's pid.
+    """The pid of the process that the user started. In a worker of multiprocessing or pytest-xdist, this is the process
+    that started the worker.
     """
     pid = os.getpid()
     module = sys.modules.get("multiprocessing.process")
@@ -97,7 +97,7 @@ def _program_pid() -> int:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether a library started the process as a worker, judged by the command line."""
+    """Whether the command line shows that a library started the process as a worker."""
     return any(sign in word for word in _command(pid)[1:] for sign in _WORKERS)
 
 
@@ -140,7 +140,7 @@ class RunRecord:
         self._write({"frame": name[:MAX_MESSAGE], "span": span})
 
     def waited(self, span: Span) -> None:
-        """Write a time for which the program waited, in ``precompiled.wait()`` or for the remote."""
+        """Write how long the program waited in ``precompiled.wait()`` or for the remote."""
         self._write({"wait": span})
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
@@ -181,7 +181,7 @@ class RunRecord:
         """Write the end of the process, even if it used torch.compile and had no graph.
 
         ``functions``: reports of the functions whose packages were searched (packages/automatic.py). ``files`` maps the
-        paths of the program's own source files to digests, and ``modules`` its installed modules.
+        paths of the program's own source files to digests. ``modules`` maps the installed modules that it has loaded.
         """
         if self._file is None and self._forked:
             return
@@ -258,8 +258,8 @@ class RunRecord:
 def uncaught_error() -> str:
     """The exception that ended the main program: its class and the first line of its message. "" if there is none.
 
-    Python keeps an exception of an interactive session or of a test in the same variable. Such an exception does not
-    end the program.
+    ``sys.last_value`` may also hold an exception of an interactive session or of a test. Such an exception does not end
+    the program.
     """
     error = getattr(sys, "last_value", None)
     traceback = getattr(error, "__traceback__", None)

@@ -25,8 +25,8 @@ from types import CodeType
 class SafePoint:
     """The safe point of one function's graphs. Thread-safe.
 
-    A *keeper* is an object of a checkpoint that Python frees when no second run can follow. A hold ends with its
-    keeper.
+    A *keeper* is an object that belongs to a checkpoint. Python frees the keeper when no second run can follow. This
+    ends the keeper's hold.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class SafePoint:
         """If no keeper holds swaps back, run ``action`` now. Otherwise run ``otherwise`` now, and ``action`` when the
         last keeper releases its hold.
 
-        ``action`` and ``otherwise`` run under the lock. Without the lock, ``action`` could run first, and the message
+        Both functions run under the lock. Without the lock, ``action`` could run before ``otherwise``, and the message
         that ``otherwise`` sets would stay.
         """
         with self._lock:
@@ -89,7 +89,7 @@ class SafePoints:
         self._of: weakref.WeakKeyDictionary[CodeType, SafePoint] = weakref.WeakKeyDictionary()
 
     def of(self, code: CodeType | None) -> SafePoint:
-        """Return the safe point of the graphs that Dynamo makes of ``code``, or a new one for unknown code."""
+        """Return the safe point of the graphs that Dynamo traces from ``code``. Without ``code``, it is a new one."""
         if code is None:
             return SafePoint()
         with self._lock:

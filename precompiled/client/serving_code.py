@@ -11,8 +11,10 @@ from precompiled.client.speed_trial import Compiled, Lost, SpeedTrial
 class ServingCode:
     """The code that serves a graph's calls, and the code that the next swap replaces. Thread-safe.
 
-    ``trial``: None if calls are not measured. ``serve`` takes the code for the next calls. When a trial has put earlier
-    code back, ``went_back`` gets the times, this code, and a flag: whether the new code was in pieces.
+    - ``trial``: measures calls; None if calls are not measured
+    - ``serve``: called with the code for the next calls
+    - ``went_back``: called when a trial has put the earlier code back, with the times, the earlier code, and whether
+      the new code was in pieces
     """
 
     def __init__(
@@ -34,8 +36,8 @@ class ServingCode:
     def replace(self, prepare: Callable[[Callable[[Compiled], None]], Compiled], *, in_pieces: bool) -> None:
         """Serve the calls with new code, at first on trial.
 
-        ``prepare`` takes a function ``ran``, and returns the new code. After its first call, the new code passes the
-        code for later calls to ``ran``. ``in_pieces``: another swap will follow.
+        ``prepare`` takes a function ``ran``, and returns the new code. After its first call, the new code must call
+        ``ran`` with the code for later calls. ``in_pieces``: whether another swap will follow.
         """
         with self._lock:
             self._swaps += 1
@@ -51,7 +53,7 @@ class ServingCode:
 
         def settle(code: Compiled) -> None:
             with self._lock:
-                if swap == self._swaps:  # otherwise, the artifact of the whole graph has arrived meanwhile
+                if swap == self._swaps:  # if not, a later swap has replaced this code
                     self._present = code
                     self._serve(self.measured(code) if in_pieces else code)
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled")
 
 # At exit, a process waits at most this many seconds until a running daemon has received the last submits and counts. So
-# the daemon compiles a graph even if the client ends right after its first call.
+# the daemon compiles a graph even if the process ends right after the graph's first call.
 FLUSH_S = 3.0
 
 
@@ -74,8 +74,7 @@ class Session:
         self.pending = Pending(self)
         self.safe_points = SafePoints()
         self._left = False
-        # If this process is a fork: how many function reports its parent had. The record of the parent's run contains
-        # them.
+        # In a fork's child: how many function reports the child inherited. The parent records these.
         self._inherited = 0
         self._begin_remote()
         for artifact in refuse_crashing(self.store, self.settings.failure_ttl_s):
@@ -96,7 +95,7 @@ class Session:
         return self.settings.require and self.recorder is None and not self.stays_eager
 
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None:
-        """Raise NotServed if ``require`` is set, with the graph's own reason if it has one, else with ``code``.
+        """Raise NotServed if ``require`` is set. The error has the graph's own reason, or ``code`` if there is none.
 
         Call this method for a call that waited for an artifact and got none.
         """
@@ -105,8 +104,8 @@ class Session:
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """Like ``refuse``, for a call with sizes for which no job was submitted. If ``require`` is not set, count a
-        fallback: the caller compiles in process.
+        """Like ``refuse``, if no job was submitted for the sizes of a call. If ``require`` is not set, the caller
+        compiles in process, so count a fallback.
         """
         if self.settings.mode == "lookup":
             code, said = "lookup-only", "the mode is lookup"
@@ -126,7 +125,7 @@ class Session:
             remote.withdraw(self.store.root, artifact.manifest.key, variant_label(artifact.manifest))
 
     def _begin_remote(self) -> None:
-        """Start the helper of a remote or farm unless the hook has done so. Workers need the helper for the first
+        """Start the helper of a remote or farm, if the hook has not started it. Workers need the helper for the first
         graph.
         """
         if not self.settings.has_helper:
@@ -155,7 +154,7 @@ class Session:
             self.outcomes.note_wait(span_until_now(WAITED_FOR_REMOTE, time.perf_counter() - started))
 
     def tell_used(self) -> None:
-        """Send the helper the keys and packages that this process used, for the list in the remote."""
+        """Send the helper the keys and packages that this process used. The remote keeps a list of them."""
         if PROCESS.ahead is None or self.recorder is not None:
             return
         served = [report for report in self.reports() if run_records.way(vars(report)) == "compiled"]
@@ -218,7 +217,7 @@ class Session:
 
     def at_exit(self) -> None:
         if self._left:
-            return  # both multiprocessing's finalizer and atexit call this function
+            return  # multiprocessing's finalizer and atexit both call this function
         self._left = True
         first_calls.close()
         if self.settings.mode != "off" and self.recorder is None:
@@ -259,7 +258,7 @@ def current() -> Session:
 
 
 def _configure_log(settings: Settings) -> None:
-    # If the user has not set ``log``, the program configures logging.
+    # Without the setting ``log``, do not touch logging. The program may configure it.
     if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
@@ -273,10 +272,9 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_worker(_: object = None) -> None:
-    """Register the exit function in a forked child of multiprocessing. Such a child runs multiprocessing's finalizers
-    and ends with os._exit, which skips atexit.
+    """Register the exit function in a forked child of multiprocessing, so that the child's last submits are sent.
 
-    Otherwise the last submits of the child would be lost.
+    Such a child runs multiprocessing's finalizers and ends with os._exit, which skips atexit.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:

@@ -1,8 +1,8 @@
 """Compares the times of a graph's calls before and after a swap, and decides which code stays.
 
-After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, or if the
-earlier code had only one or two calls, the next calls alternate between the earlier and the new code. The new code
-loses only if it is slower in each pair of these calls. This file needs no torch.
+After a swap, a few calls run the new code. If these calls are slower than the last calls of the earlier code, the next
+calls alternate between the earlier and the new code. They also alternate if the earlier code had only one or two calls.
+The new code loses only if it is slower in each pair of alternating calls. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ Compiled = Callable[..., Any]
 Sizes = tuple[int, ...]
 
 WARM_UP = 2  # uncounted calls after a swap, which load kernels and fill caches
-SAMPLES = 5  # calls of each code that are compared, and pairs of calls
-ENOUGH = 3  # fewer calls of the earlier code say little, because its first call takes longer
+SAMPLES = 5  # how many calls of each code, and how many pairs of calls, are compared
+ENOUGH = 3  # the earlier code needs this many calls for a comparison, because its first call takes longer
 # Times vary, so the new code loses only if it is slower by this factor, and by this many seconds per call.
 SLOWER, LEAST_S = 1.05, 0.001
 MAX_CALLS = 40  # after this many calls without a decision (if the sizes always change, for example), the new code stays
 
 
 class Lost(NamedTuple):
-    """The result of a trial in which the new code was slower: the median times of a call with the earlier and with the
-    new code, in seconds.
-    """
+    """The result of a trial in which the new code was slower. Each time is the median of the calls in seconds."""
 
     earlier_s: float
     new_s: float
@@ -43,9 +41,9 @@ class SpeedTrial:
     """Compares the earlier and the new code of one graph. ``sizes_of`` returns a call's sizes; only calls of equal
     sizes are compared.
 
-    - ``until_next``: whether a call's time lasts until the next call begins. Otherwise it lasts until the call returns,
-      which leaves out the backward, and work that the call only starts (on a GPU).
-    - ``is_free``: whether a call may run either code, because it need not match another call
+    - ``until_next``: whether a call's time lasts until the next call begins. Otherwise the time lasts until the call
+      returns. It then contains neither the backward, nor work on a GPU that still runs.
+    - ``is_free``: whether a call may run either code. It may if its results need not match those of another call.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class SpeedTrial:
     ) -> None:
         self._sizes_of, self._until_next, self._is_free, self._clock = sizes_of, until_next, is_free, clock
         self._earlier: dict[Sizes, deque[float]] = {}
-        self._open: tuple[float, Callable[[float], None]] | None = None  # a call whose time lasts until the next one
+        self._open: tuple[float, Callable[[float], None]] | None = None  # the last call, if its time has not ended yet
         self._thread = 0
 
     @property
@@ -75,9 +73,10 @@ class SpeedTrial:
     def begin(self, earlier: Compiled, new: Compiled, ended: Callable[[Lost | None], Compiled]) -> Compiled:
         """Return a callable that serves the graph's calls until the decision.
 
-        ``ended`` is called once, with None if the new code stays, and returns the code for the present call.
+        ``ended`` is called once with the result, which is None if the new code stays. It returns the code for the
+        present call.
         """
-        # Copy the times, because the swap thread runs this while the program's thread may still add some.
+        # Copy the times, because the program's thread may still add times while the swap thread runs this method.
         measured, self._earlier = {sizes: tuple(times) for sizes, times in dict(self._earlier).items()}, {}
         medians = {sizes: statistics.median(times) for sizes, times in measured.items() if len(times) >= ENOUGH}
         few = {sizes for sizes, times in measured.items() if len(times) < ENOUGH}
@@ -121,7 +120,7 @@ class SpeedTrial:
         return result
 
     def _end_lap(self) -> None:
-        """End the time of the previous call, unless another thread made that call."""
+        """Note the time of the previous call, which ends now. Skip the call if another thread made it."""
         previous, self._open = self._open, None
         if previous is not None and self._thread == threading.get_ident():
             started, note = previous

@@ -1,4 +1,4 @@
-"""Starts a daemon on demand, for clients and for `precompiled daemon start`. A failure is an outcome, not an error.
+"""Starts a daemon on demand, for clients and for `precompiled daemon start`. A failed start raises no error.
 
 The daemon reports the outcome of its start through a socket, and detaches from this process. If several processes start
 a daemon at the same time, a lock lets one succeed, and the others get "already-running".
@@ -65,8 +65,8 @@ class Starting:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
             return
-        # Use a thread, because the process from which the daemon detaches must be reaped even if no caller wants the
-        # result.
+        # Use a thread, because the child process must be reaped even if no caller waits for the result. (The daemon
+        # detaches from this child process.)
         try:
             threading.Thread(
                 target=self._follow, args=(settings, process, ready, errors), name="precompiled-start", daemon=True
@@ -110,14 +110,14 @@ class Starting:
 
 
 def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
-    """Start a daemon for ``settings``. Wait until it serves, for at most ``timeout_s`` seconds."""
+    """Start a daemon for ``settings``. Wait at most ``timeout_s`` seconds until the daemon serves requests."""
     return Starting(settings).result(timeout_s)
 
 
 def arguments(settings: Settings) -> list[str]:
-    """Return the daemon's flags, which repeat this process's flags, variables and directories.
+    """Return the daemon's flags. They pass on this process's settings, except those from settings files.
 
-    The daemon itself reads only the settings files.
+    The daemon reads the settings files itself.
     """
     flags = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
@@ -170,8 +170,8 @@ def variables() -> dict[str, str]:
     found = {
         name: value
         for name, value in os.environ.items()
-        # The new process gets its settings as arguments, and has its own log level. systemd's variables are meant for
-        # this client only.
+        # Leave out the variables of settings, because the new process gets its settings as arguments and has a log
+        # level of its own. Leave out systemd's variables, because they are meant for this client only.
         if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     }
     found["PRECOMPILED"] = "0"  # keeps the hook inactive in that process

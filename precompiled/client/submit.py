@@ -1,4 +1,4 @@
-"""Submits a graph or its variants, and compiles in process the graphs that the daemon does not compile."""
+"""Submits a graph or its variants. If the daemon does not compile a graph, this file compiles it in process."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.backend")
 
 
-# After these failures of a worker, the graph needs a retrace by Dynamo, or additional guards.
+# If a worker failed with one of these codes, Dynamo must retrace the graph or add guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# The reason (``no_stand_in``) why a graph must not run eager, if nothing but ``require`` forbids it.
+# The text of ``no_stand_in`` if only ``require`` forbids that the graph runs eager.
 REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 
 def as_required(session: Session, program: capture.SerializedGraph) -> capture.SerializedGraph:
-    """Return the program, marked as one that must not run eager if ``require`` is set."""
+    """Return the program. If ``require`` is set, mark it as one that must not run eager."""
     if session.requires and not program.no_stand_in:
         return replace(program, no_stand_in=REQUIRED)
     return program
@@ -118,7 +118,7 @@ class Submitter:
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
     def without_a_job(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
-        """Prepare a compile in process, for a call that must not run eager and has no submit for its sizes.
+        """Prepare a compile in process for a call that must not run eager, but has no submit for its sizes.
 
         Raises NotServed if ``require`` is set.
         """
@@ -190,11 +190,11 @@ class Submitter:
     def _compile_inline(
         self, program: capture.SerializedGraph, hints: list[int], swap: Swap
     ) -> tuple[Compiled, str] | None:
-        """Compile in process. If the compile needs a new trace, make Dynamo retrace the frame instead.
+        """Compile in process. If the compile needs a new trace, make Dynamo retrace the frame at the next call instead.
 
-        Dynamo retraces at the next call, as with plain torch.compile. A further variant causes no retrace, because the
-        retrace would discard the code for the other sizes. Returns None if the graph stays eager or is retraced. Raises
-        NotNow while an eager run may be repeated, because the second run must be eager too.
+        A compile of a further variant causes no retrace, because the retrace would discard the code for other sizes.
+        Returns None if the graph stays eager or is retraced. Raises NotNow while an eager run may be repeated, because
+        the second run must then be eager, too.
         """
         report, traced = self.calls.report, self.traced
         if traced is not None and swap is self.calls.swap:
@@ -209,7 +209,7 @@ class Submitter:
             return compile_inline(program, hints, self.given)
         except Exception as error:
             interruptions.pass_on(error)
-            # Plain torch.compile raises this error at the first call. Later, the error would stop a running service.
+            # Plain torch.compile raises this error at the first call. Here, the error would stop a running service.
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
                 raise
             log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
@@ -264,7 +264,7 @@ def compile_inline(
 ) -> tuple[Compiled, str] | None:
     """Compile in this process. Returns the callable and the guards on its sizes, or None if the graph stays eager.
 
-    Raises errors of plain torch.compile, and none that may be precompiled's own (docs/decisions/0018).
+    Raises an error only if plain torch.compile would raise it, too (docs/decisions/0018).
     """
     from precompiled.torch_internals import gpu_room
     from precompiled.torch_internals.worker import compile_graph as compiling
@@ -278,14 +278,13 @@ def compile_inline(
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
         interruptions.pass_on(reason)
-        # As in a worker, the compiled code would be valid for only some of the calls.
+        # The compiled code would be valid for some calls only. A worker fails for the same reason.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
         interruptions.pass_on(error)
         if gpu_room.is_full(error) and not program.no_stand_in:
-            # The program's own steps have filled the memory. Plain torch.compile would have compiled before these
-            # steps.
+            # The program has filled the GPU's memory since its start. Plain torch.compile would have compiled earlier.
             log.warning("a graph stays eager, because the GPU lacks memory for its code: %s", error)
             return None
         if given is None:
@@ -301,16 +300,16 @@ def compile_inline(
 def _compile_as_given(
     program: capture.SerializedGraph, hints: list[int], given: compile_after_trace.Given, captured: Exception
 ) -> tuple[Compiled | None, Exception | None]:
-    """Compile the graph as Dynamo gave it, after its captured program failed with ``captured``.
+    """Compile the graph as Dynamo gave it. The compile of its captured program has failed with the error ``captured``.
 
-    Returns a callable for all calls, and the error to raise. At least one is None.
+    Returns a pair: a callable for all calls (or None), and the error to raise (or None). At least one is None.
     """
     try:
         compiled = compile_after_trace.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         interruptions.pass_on(error)
-        # The compile of the captured program and this compile have only the graph in common. So if both raise errors of
-        # one type, torch is the cause.
+        # This compile shares only the graph with the compile of the captured program. So if both raise the same type of
+        # error, torch is the cause.
         if type(error) is type(captured):
             return None, compile_after_trace.raised_by_dynamo(given.name, error)
         log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)

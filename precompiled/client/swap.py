@@ -1,7 +1,7 @@
 """Tracks the state of one graph in one process, as a pure state machine without I/O, clock or torch.
 
-``Swap.on`` takes an event and returns an instruction, which ``pending.py`` carries out. For most events it returns
-None, because the caller has already acted.
+``Swap.on`` takes an event and returns an instruction, which ``pending.py`` carries out. For most events, the caller has
+already acted, and the method returns None.
 
 ::
 
@@ -42,8 +42,8 @@ class Event(str, Enum):
     PUBLISHED = "published"  # the artifact is in the store
     LOADED = "loaded"
     LOAD_FAILED = "load-failed"
-    FAILED = "failed"  # no artifact will come, and the client compiles nothing
-    REFUSED = "refused"  # the daemon refuses to compile it
+    FAILED = "failed"  # no artifact will come, and the client does not compile the graph
+    REFUSED = "refused"  # the daemon refuses to compile the graph
 
 
 class Instruction(str, Enum):

@@ -24,7 +24,9 @@ class TerminalLines:
         self._always = progress == "always"
 
     def are_shown(self) -> bool:
-        """Whether this process prints lines: only on rank 0, and only if a person or a log of the user reads them."""
+        """Whether this process prints lines. Only rank 0 prints lines. It needs a terminal or a notebook, unless
+        the setting ``progress`` is "always".
+        """
         if not self.wanted or sys.stderr is None or place(os.environ).rank != 0:
             return False
         return self._always or _is_notebook() or sys.stderr.isatty()
@@ -40,8 +42,8 @@ class TerminalLines:
         fd = stream.fileno()
         if not _takes_lines(fd):
             return False
-        # Bypass Python's buffer: while the terminal is paused (Ctrl-S), this thread would hold the buffer's lock, which
-        # the program may need.
+        # Bypass Python's buffer. While the terminal is paused (Ctrl-S), this thread would hold the buffer's lock, and
+        # the program would have to wait for the lock.
         os.write(fd, (_ERASE if os.isatty(fd) and _shows_tqdm() else b"") + line.encode())
         return True
 
@@ -58,8 +60,8 @@ def _has_descriptor(stream: Any) -> bool:
 
 
 def _takes_lines(fd: int) -> bool:
-    """Whether a line can be written now: the write does not block, and no program shows a prompt or uses the whole
-    terminal (either program switches the terminal's canonical mode off).
+    """Whether a line can be written now. The write must not block, and the terminal must be in canonical mode. Programs
+    that show a prompt or use the whole terminal switch this mode off.
     """
     import termios
 

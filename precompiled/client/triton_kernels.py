@@ -1,8 +1,8 @@
 """Serves the Triton kernels that this process launches outside of graphs (the setting ``triton``).
 
-A kernel is looked up in the store and its bases, then among the objects that the remote's helper fetches ahead, then in
-the remote. Meanwhile, the process has the turn to compile the kernel (store/kernel_turns.py). If anything fails, Triton
-compiles the kernel in process, as without precompiled.
+The lookup of a kernel searches the store and its bases first, then the objects that the remote's helper fetches ahead,
+then the remote. During the lookup, the process holds the turn to compile the kernel (store/kernel_turns.py). If
+anything fails, Triton compiles the kernel in process, as without precompiled.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def remove() -> None:
 
 
 class _TritonFinder:
-    """A meta-path finder that finds no module, but notices imports. Triton imports more modules after its cache and
-    before its first compile: at such an import, the finder starts the lookup and removes itself.
+    """A meta-path finder that finds no module, but notices imports. After the module of its cache, Triton imports
+    further modules before its first compile. At such an import, the finder starts the lookup and removes itself.
     """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
@@ -120,7 +120,7 @@ class KernelLookup:
             files = self._read(key)
         turn = None
         if files is None and in_turn and (turn := self._take_turn(key)) is None:
-            files = self._read(key)  # the process with the turn may have compiled it
+            files = self._read(key)  # the process that had the turn may have compiled the kernel
         if files is None and (turn is not None or not in_turn) and self._is_fetched(key, compiles=in_turn):
             files = self._read(key)
         if files is not None and turn is not None:
@@ -161,7 +161,7 @@ class KernelLookup:
             self._ahead.after_fork()
 
     def at_exit(self) -> None:
-        """Report the used kernels to the remote's helper. With a session, the session reports them."""
+        """Report the used kernels to the remote's helper. If a session exists, the session does this instead."""
         if PROCESS.session is None and PROCESS.ahead is not None:
             PROCESS.ahead.used((), (), (), self.used)
 
@@ -183,7 +183,7 @@ class KernelLookup:
         """
         held = self._turns.get(key)
         if held is not None and held.thread == threading.get_ident():
-            held.end()  # the exception of a failed compile has kept this thread's turn
+            held.end()  # a compile in this thread has failed, and its exception keeps the turn alive
         try:
             self._store.prepare()
             limit_s = math.inf if self._ahead is None else self._ahead.patience_s(key)

@@ -24,7 +24,7 @@ _records: dict[Path, WorkerRecord] = {}  # one record for each store
 def warm_up(store: Path | None = None) -> None:
     """Import what every compile needs, so that the first job does not wait for the imports.
 
-    ``store``: where the first job is expected. Meanwhile a thread prepares the first C++ build in this store.
+    ``store``: the store of the first job. During the imports, a thread prepares this store for the first C++ build.
     """
     global _ready  # noqa: PLW0603
     if (made_up := parts.MADE_UP_CUDA.get()) is not None:
@@ -34,8 +34,8 @@ def warm_up(store: Path | None = None) -> None:
     import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals.client import garbage_collection
 
-    # Imported modules are never freed. Objects of a compile live until it ends, so a collection during a compile frees
-    # almost nothing (docs/decisions/0014).
+    # Imported modules are never freed. Objects of a compile live until the compile ends, so a garbage collection during
+    # a compile frees almost nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*garbage_collection.SELDOM)
     _ready = time.time()
@@ -53,7 +53,7 @@ def _prepare(store: Path) -> None:
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. A failure of the graph is published and returned, never raised."""
+    """Compile and publish one job. If the compile fails, the failure is published and returned, but not raised."""
     return graph_jobs.run_to_end(steps(job))
 
 

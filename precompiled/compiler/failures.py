@@ -25,8 +25,8 @@ from precompiled.store.artifacts import Store
 
 MAX_MESSAGE_CHARS = 4000
 
-# Seconds for which a failure record is kept if the host caused the failure (no memory, a full disk). Without a record,
-# each process would recompile a graph that causes such a failure at each compile.
+# Seconds for which a failure record is kept if the host caused the failure (no memory, a full disk). If each compile of
+# a graph fails in this way, the record prevents a new compile in each process.
 TTL_S = 60.0
 # Messages of errors that the host causes. "died with" is CalledProcessError's text for a signal.
 _OF_THE_HOST = re.compile(
@@ -36,7 +36,7 @@ _OF_THE_HOST = re.compile(
 
 
 def is_of_the_host(error: BaseException | None) -> bool:
-    """Whether the host (memory, disk, a signal) caused the error or one of the errors behind it."""
+    """Whether the host (memory, disk, a signal) caused the error, or one of the errors that led to it."""
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True

@@ -5,9 +5,9 @@
     the worker's thread   lower the graph ──pause──> lower the next graph
     another thread                            └────> wait for the C++ compilers, publish
 
-A job is a generator, which pauses once only the C++ compilers still run for it. The worker may then begin the next job,
-and run the rest of the first one in another thread. After the pause, a job needs Inductor only if kernels must be built
-again.
+A job is a generator. It may pause when only the C++ compilers still work for it. The worker may then begin the next
+job, and run the rest of the paused job in another thread. After the pause, a job needs Inductor only if kernels must be
+rebuilt.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run_job(job: wire.Job, record: JobRecord) -> Generator[None, None, wire.Fini
     try:
         store.prepare()
         if is_there(store, job):
-            # The artifact was published after the client's lookup, or by another daemon that uses the same store.
+            # The artifact was published after the client's lookup, for example by the worker of another daemon.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         for _variant in range(fmt.MAX_VARIANTS):
             record.phase("remote")
@@ -95,7 +95,7 @@ def run_to_end(steps: Generator[None, None, Result]) -> Result:
 
 
 class _OnlyHost:
-    """The turn of a host without a remote. The host compiles every job itself."""
+    """Replaces the remote's turn on a host without a remote. Such a host compiles every job itself."""
 
     found, again_s = False, 0.0
 
@@ -124,11 +124,11 @@ def _among_hosts(
     try:
         with rank_turns.turn(folder, rank_graphs.family(job.graph)) as turn:
             if turn is not None and turn.waited and is_there(store, job):
-                # Another worker compiled the graph, for a rank at another position in the meshes.
+                # Another worker has compiled the graph for another rank, and has published it for this rank, too.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             on_rank_read = turn.end if turn is not None else lambda: None
-            # Another job cannot share the turn's lock, or a single thread. Two jobs with frozen weights need too much
-            # memory.
+            # A pause lets another job begin. The two jobs could not share the turn's lock or a single compile thread.
+            # And with frozen weights, both would need too much memory.
             may_pause = job.may_overlap and job.compile_threads > 1 and turn is None and not data
             payload, others = yield from _compile(job, data, on_rank_read, record, may_pause)
             record.phase("publish")
@@ -172,7 +172,7 @@ def is_there(store: Store, job: wire.Job) -> bool:
 
     found = capture.is_served(capture.parse(job.graph), (artifact.manifest.guards for artifact in artifacts))
     if not found and sum(map(store.is_own, every)) >= fmt.MAX_VARIANTS:
-        raise full(job.key)  # before the compile, because its result could not be published
+        raise full(job.key)  # do not compile, because the result could not be published
     return found
 
 
@@ -181,7 +181,9 @@ def say(reason: str) -> None:
 
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> int | None:
-    """Publish the artifact under the key of another position in the meshes. Returns its slot, or None on failure."""
+    """Publish the artifact also under the key of a rank at another position in the meshes. Returns its slot, or None on
+    failure.
+    """
     manifest = replace(payload.manifest, key=key, components=components(program))
     try:
         return store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)})).slot
@@ -193,7 +195,7 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 def _compile(
     job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord, may_pause: bool
 ) -> Generator[None, None, tuple[fmt.Payload, dict[str, bytes]]]:
-    """Compile a job. Returns the artifact, and the other keys that it serves, each with its program.
+    """Compile a job. Returns the artifact, and a dict of the further keys that it serves, with their programs.
 
     ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``. ``may_pause``: whether to pause
     while only the C++ compilers run.
@@ -206,7 +208,7 @@ def _compile(
     first_build.wait_unless_in(folder)
     cpp_builds.use(folder)
     vector_units.settled_unless(failures.is_of_the_host)
-    # The time excludes the waits for the remote and for the turn, because clients show it as saved.
+    # Start the clock after the waits for the remote and for the turn, because clients show the time as saved seconds.
     started = time.monotonic()
     try:
         with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
@@ -221,7 +223,10 @@ def _compile(
 def _lower(
     job: wire.Job, data: bytes, on_rank_read: Callable[[], None], record: JobRecord
 ) -> tuple[ProgramData, dict[str, str], CompileResult]:
-    """Compile a job as far as Inductor's Python goes. Returns the program, its key's components, and the result."""
+    """Run the part of a job's compile that is in Inductor's Python. The C++ compilers may still run when this returns.
+
+    Returns the program, the components of its key, and the result.
+    """
     from precompiled.graph import capture, environment, weights
     from precompiled.torch_internals.graph import graph_codec
     from precompiled.torch_internals.user_code import custom_ops
@@ -288,8 +293,8 @@ def _payload(
 
     native = result.kernels.native(lambda: _settings(job, program, record))
     if native.files and "cpu" not in program["environment"]:
-        # The code is valid only for this CPU and compiler, but the key of a graph on a GPU contains neither. So hosts
-        # with a different CPU or compiler would load the code.
+        # The CPU kernels are valid only for this CPU and C++ compiler, but the key of a graph on a GPU contains
+        # neither. So a host with a different CPU or compiler would load these kernels.
         raise CompileFailed(
             "the compile made CPU kernels, although all values of the graph are on a GPU", code="hidden-cpu-kernels"
         )
@@ -326,14 +331,14 @@ def _payload(
 
 
 def _check_environment(wanted: Mapping[str, object], here: Mapping[str, object]) -> None:
-    """Raise CompileFailed unless the worker's environment equals the program's, which is part of the key."""
+    """Raise CompileFailed if the worker's environment differs from the program's. The program's is part of the key."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:
         shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)
         raise CompileFailed(f"worker and client have different environments ({shown})", code="environment-differs")
 
 
-# Seconds between evictions: adding up the sizes of 10,000 artifacts takes one second.
+# The least number of seconds between evictions. An eviction takes one second to add up the sizes of 10,000 artifacts.
 EVICT_INTERVAL_S = 60.0
 _last_eviction: dict[Path, float] = {}
 

@@ -21,7 +21,8 @@ from precompiled.store import scratch
 if TYPE_CHECKING:
     from precompiled.store.job_phases import JobRecord
 
-# KernelLookup only checks whether there is a remote. The store's helper knows the remote.
+# This text replaces the remote's address, because KernelLookup only checks whether an address is set. The store's
+# helper has the address.
 _REMOTE = "the helper's"
 
 

@@ -15,7 +15,8 @@ class Check:
     """The result of one check. The field names are public: `precompiled doctor --json` prints them."""
 
     check: str
-    # fail: no graph is served; warn: only some graphs are served, or slower; info: not a problem, but worth a line
+    # fail: no graph is served; warn: some graphs are not served, or served slowly; info: not a problem, but worth a
+    # line
     state: Literal["ok", "info", "warn", "fail"]
     message: str
     action: str = ""

@@ -155,7 +155,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def text(self, name: str) -> str:
-        """A setting's value as text, as in a variable or flag."""
+        """A setting's value as text, in the form that variables and flags have."""
         value = getattr(self, name)
         if value is None:
             return ""
@@ -163,7 +163,7 @@ class Settings:
 
     @property
     def has_helper(self) -> bool:
-        """Whether a remote or a farm is set, which needs a helper (precompiled/remote/helper.py)."""
+        """Whether a remote or a farm is set. Both need a helper (precompiled/remote/helper.py)."""
         return bool(self.remote or self.farm)
 
     @property
@@ -183,9 +183,8 @@ class Settings:
 
 
 def required_by_environment() -> bool:
-    """Read ``require`` from its variable alone.
-
-    Invalid values of other settings must not disable ``require``.
+    """Read ``require`` from its environment variable only, so that an invalid value of another setting does not disable
+    it.
     """
     try:
         return values.parse_boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
@@ -216,7 +215,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
-# Settings that a client does not pass as flags to a daemon that it starts. A client passes the directories separately.
+# When a client starts a daemon, it does not pass these settings as flags. It passes the two directories separately.
 CLIENT_ONLY = tuple(
     """
     autostart base cache_dir check compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
@@ -269,7 +268,8 @@ def load(flags: Mapping[str, object] | None = None, problems: list[ConfigError] 
 
     ``flags``: the flags of a command line; None for a flag that is not set. Raises ConfigError, with the origin, for an
     invalid value. An unknown TOML key is an error, because otherwise the user would not notice a typo. ``problems``:
-    gets the errors of files and variables instead, and the defaults apply. An invalid flag still raises.
+    a list. If it is given, errors of files and variables are appended instead of raised, and the defaults apply. An
+    invalid flag still raises.
     """
 
     def report(error: ConfigError) -> None:
@@ -303,7 +303,7 @@ def load(flags: Mapping[str, object] | None = None, problems: list[ConfigError] 
         try:
             parsed[name] = parse(name, value)
         except ValueError as error:
-            place = "" if origin == "flag" else f" (from {origin})"  # the user has just typed a flag or an argument
+            place = "" if origin == "flag" else f" (from {origin})"  # the user has just typed the flag
             said = f"{name} = {value!r}{place} cannot be used: {error}"
             wrong = ConfigError(said, "Correct it, or leave it out")
             if origin == "flag":
@@ -317,7 +317,7 @@ def load(flags: Mapping[str, object] | None = None, problems: list[ConfigError] 
 
 
 def find_problems() -> list[ConfigError]:
-    """The errors of all files and environment variables."""
+    """The errors of settings in all files and environment variables."""
     problems: list[ConfigError] = []
     load(problems=problems)
     return problems

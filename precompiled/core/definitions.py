@@ -21,22 +21,24 @@ FUTURES = functools.reduce(operator.or_, _FLAGS)
 
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """A function's definition without decorators and annotations, or None if the source does not match its code."""
+    """A function's definition without decorators and annotations. None if the source does not match the function's
+    code, or if the function is in a class.
+    """
     node = written_definition(function)
     return _bare(node) if node is not None else None
 
 
 def written_definition(function: FunctionType) -> ast.FunctionDef | None:
-    """A function's definition as its file has it. Callers must not change it. Returns None if ``definition_of``
-    does.
+    """A function's definition as written in its file. Callers must not change it. None in the same cases as for
+    ``definition_of``.
     """
     found = _found(function)
     return found[0] if found is not None and not found[1] else None
 
 
 def method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
-    """Like ``definition_of``, for a method. The innermost class around it must be named ``kind``, because the class's
-    name is part of the meaning of ``__x``.
+    """Like ``definition_of``. The function must be in a class named ``kind``. The name of the innermost class around
+    the function matters, because Python adds this name to private names such as ``__x``.
     """
     found = _found(function)
     return _bare(found[0]) if found is not None and found[1] == kind else None
@@ -60,8 +62,8 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """Map the code of each function in a file to its definition and the innermost class around it ("" if none). Two
-    functions never share a key, because equal code objects have equal line numbers.
+    """Map the code of each function in a file to the function's definition and innermost class ("" if none). Different
+    functions have different keys, because code objects with different line numbers are not equal.
 
     Compiles the whole file, because the bytecode of a call depends on the file's imports.
     """

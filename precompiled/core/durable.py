@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file. Raises OSError, or FileExistsError if the name exists (even as a dangling link)."""
+    """Write a new file. Raises FileExistsError if the name exists (even as a dangling link), or another OSError."""
     with _new(path, mode) as file:
         file.write(data)
         file.flush()
@@ -21,9 +21,11 @@ def write(path: Path, data: bytes, mode: int) -> None:
 def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: bool = True) -> Iterator[BinaryIO]:
     """Open a file that replaces ``target`` atomically when the block ends. An error leaves no file behind.
 
-    ``temporary``: the file's name until then, on the same file system. The default is a hidden name beside the target
-    with a random ending. ``sync=False`` is for a file that a power loss may destroy. If the new name must survive a
-    power loss, call ``sync_directory``.
+    - ``temporary``: the file's name until the end of the block, on the same file system. The default is a hidden name
+      beside the target, with a random ending.
+    - ``sync=False``: for a file that a power loss may destroy
+
+    If the new name must survive a power loss, call ``sync_directory``.
     """
     temporary = temporary or target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}")
     file = _new(temporary, mode)

@@ -1,8 +1,8 @@
 """The exceptions of this project.
 
 Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action`` (what the
-user can do). A call of a compiled function raises NotServed if ``require`` is set, and no other of these errors.
-``backend.py`` catches the others, falls back, and counts the ``code`` as the reason.
+user can do). Calls of compiled functions raise NotServed if ``require`` is set. They raise none of the other errors,
+because ``backend.py`` catches these, falls back, and counts the ``code`` as the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_COMPILER = "no-compiler"
 NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
 # A worker only simulates the GPU, and the compile needed a real GPU.
 MADE_UP_DEVICE = "made-up-device"
-# Failures that the worker's host or device caused.
+# Codes of failures that the worker's host or device caused.
 OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})
 # A process has measured that compiled calls of a graph take longer than eager calls.
 SLOWER_THAN_EAGER = "slower-than-eager"
@@ -61,7 +61,7 @@ class ConfigError(PrecompiledError):
 
 
 class WireError(PrecompiledError):
-    """A frame is not a message of this protocol version."""
+    """Received bytes are not a message of this protocol version."""
 
     code = "bad-message"
 
@@ -77,7 +77,9 @@ class Bypass(PrecompiledError):
 
 
 class Refused(PrecompiledError):
-    """The daemon refuses this graph, or a worker failed, so this process compiles it. The reason is already counted."""
+    """The daemon refused this graph, or a worker failed, so this process compiles the graph. The reason has been
+    counted.
+    """
 
 
 class StoreError(PrecompiledError):
@@ -121,7 +123,7 @@ class NotServed(PrecompiledError):
         if advice in message:  # the original error has given this advice already
             advice = ""
         super().__init__(
-            # Without a worker's traceback, which `precompiled cache show` prints.
+            # Only the first line, because the rest may be a worker's traceback. `precompiled cache show` prints that.
             f"the graph {graph} is not served ({code}): {message.partition(chr(10))[0].rstrip('.')}",
             (f"What you can do: {advice}. " if advice else "") + f"`precompiled explain {code}` has more. "
             "Without PRECOMPILED_REQUIRE=1, the program would run with plain torch.compile or eager",
@@ -130,9 +132,9 @@ class NotServed(PrecompiledError):
         self.graph, self._arguments = graph, (graph, code, message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return NotServed, self._arguments  # the default passes the finished message as the only argument
+        return NotServed, self._arguments  # by default, the only argument would be the finished message
 
 
-# Tracebacks and `help` show the names that programs import.
+# Tracebacks and `help` then show the names under which programs import these classes.
 for _public in (PrecompiledError, ConfigError, PackageError, NotServed):
     _public.__module__ = "precompiled"

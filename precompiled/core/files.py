@@ -56,7 +56,7 @@ def _torch_folder() -> str:
 
 
 def is_torchs(path: str) -> bool:
-    """Whether a file is torch's own. ``path``: as in a module's ``__file__``, with links unresolved."""
+    """Whether a file is in torch's folder. Links are not resolved, so ``path`` must be like a module's ``__file__``."""
     return path.startswith(_torch_folder())
 
 
@@ -67,14 +67,14 @@ def _real_torch_folder() -> str:
 
 @cache
 def is_really_torchs(path: str) -> bool:
-    """Whether a file is in torch's folder after all links are resolved. A link from that folder to a file elsewhere is
-    not torch's.
+    """Whether a file is in torch's folder after all links are resolved. False if the folder has only a link to the
+    file.
     """
     return os.path.realpath(path).startswith(_real_torch_folder())
 
 
 def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> _Frame:
-    """The innermost frame outside torch: the program's call of a layer, for example, instead of a line in torch.nn."""
+    """The innermost frame that is not in torch. For a layer of torch.nn, this is the line that calls the layer."""
     return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])
 
 
@@ -85,9 +85,10 @@ _FORKED = 0x40  # PF_FORKNOEXEC: forked without a later exec (linux/sched.h)
 def process_start() -> float:
     """Return when this program started, in seconds since the epoch, with the precision of a clock tick.
 
-    If a file was saved later, this process may have loaded an earlier version of the file. A fork has its parent's
-    modules, so the parent's start counts. If the parent has ended, the earlier start of the process that adopted the
-    fork counts. psutil's time is less precise, because it depends on the boot time in whole seconds.
+    If a file was saved later, this process may have loaded an earlier version of the file. A fork's child has the
+    modules of its parent, so the result is the parent's start. If the parent has ended, the result is the start of the
+    process that adopted the child. (It is earlier, which is safe.) psutil's time is less precise, because it depends on
+    the boot time in whole seconds.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:

@@ -43,6 +43,6 @@ def kind_of(path: Path | str) -> str:
 def is_shared(path: Path | str) -> bool:
     """Whether other hosts may share the file system of ``path``.
 
-    The result is cached, because a directory of precompiled stays on its file system.
+    The result is cached, because the directories of precompiled do not move to another file system.
     """
     return kind_of(path) in NETWORK

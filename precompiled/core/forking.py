@@ -1,9 +1,9 @@
 """Prevents forks while a background thread imports or loads.
 
 If another thread of the parent is importing, a child inherits the import locks in their locked state. No thread of the
-child ever releases these locks, so the child's first import of the same module hangs. So background threads import and
-load under ``held``, and a fork waits for them. The fork waits for at most one load, which takes far less than a second
-once torch's compiler is imported.
+child ever releases these locks, so the child's first import of the same module hangs. Therefore, background threads
+import and load under ``held``, and a fork waits for them. It waits for one load at most. A load takes far less than a
+second once torch's compiler is imported.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _lock = threading.RLock()
 
 
 class held:
-    """Delays forks until the end of its block: ``with held(): import msgspec``."""
+    """Delays forks until the end of a ``with`` block, for example ``with held(): import msgspec``."""
 
     def __enter__(self) -> None:
-        self._taken = _lock  # this process's lock: a child gets a new lock
+        self._taken = _lock  # keep this lock, because a fork's child replaces ``_lock``
         self._taken.acquire()
 
     def __exit__(self, *exception: object) -> None:

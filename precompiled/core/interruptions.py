@@ -1,8 +1,9 @@
 """Recognizes exceptions that the program itself raises while precompiled's code runs.
 
 Python calls a program's signal handler, trace function or profiler between two instructions of any code. Such a
-function may raise: a time limit by SIGALRM, or torch's handler of SIGCHLD if a DataLoader's worker died. An ``except``
-block of this project must not treat the program's exception as an error of precompiled.
+function may raise. Examples are a time limit with SIGALRM, and torch's handler of SIGCHLD after the death of a
+DataLoader's worker. An ``except`` block of this project must not treat the program's exception as an error of
+precompiled.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from types import FrameType, TracebackType
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise the program's exception if ``error`` is one, or was raised from one. Otherwise return.
+    """If ``error`` is an exception of the program, or was raised from one, raise the program's exception.
 
     KeyboardInterrupt and SystemExit count as the program's own. Every ``except`` block that swallows ``error`` in a
     thread of the program calls this function first.
@@ -41,8 +42,8 @@ def _is_interruption(error: BaseException) -> bool:
 
 
 def _is_called_by_python(frame: FrameType) -> bool:
-    """Whether Python called the frame's function as a signal handler, trace function or profiler. One argument is then
-    the interrupted frame.
+    """Whether Python called the frame's function as a signal handler, trace function or profiler. Such a function has
+    the interrupted frame as an argument.
     """
     code, caller = frame.f_code, frame.f_back
     if caller is None:

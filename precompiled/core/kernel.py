@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Peer(NamedTuple):
-    """The process at the other end of a Unix socket, as it was when it connected or began to listen."""
+    """The process at the other end of a Unix socket, with the ids that it had when it connected or began to listen."""
 
     pid: int
     uid: int

@@ -14,12 +14,13 @@ from typing import Any
 _MISSING = object()
 
 
-# The descriptor of Python's own module type: a class derived from that type may define another __dict__.
+# The ``__dict__`` descriptor of Python's module type. A class derived from this type may define a ``__dict__`` of its
+# own.
 _OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
-    """Whether an object's type is, or derives from, one of ``kinds``, which are classes of Python or torch."""
+    """Whether an object's type is one of ``kinds``, or derives from one. ``kinds``: classes of Python or torch."""
     return issubclass(type(value), kinds)
 
 
@@ -39,7 +40,7 @@ def namespace_of(value: object) -> dict[str, Any]:
 
 
 def slots_of(kind: type) -> list[str]:
-    """The names of the slots that a class itself declares, as attributes (``_Kind__slot`` for a private name)."""
+    """The names of the slots that a class itself declares. A private slot has the form ``_Kind__slot``."""
     return [name for name, held in namespace_of(kind).items() if type(held) is types.MemberDescriptorType]
 
 
@@ -55,6 +56,6 @@ def attribute_of(value: object, name: str, default: object = None) -> Any:
 
 
 def module_named(module: object) -> str:
-    """The name of a module object, or "" if ``module`` is not one: sys.modules may contain any object."""
+    """The name of a module; "" if ``module`` is not a module. (sys.modules may contain any object.)"""
     name = namespace_of(module).get("__name__")
     return name if type(name) is str else ""

@@ -9,7 +9,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """The memory that processes can use before the kernel must end one: the host's, or less if the cgroup has a limit.
+    """The memory that processes can still use on this host, or in this cgroup if its limit leaves less.
 
     Raises OSError, ValueError.
     """

@@ -23,7 +23,7 @@ def in_words(text: str) -> str:
 
 
 def shorten_paths(text: str) -> str:
-    """Shorten the paths of installed files in a text: ``transformers/models/gpt2/modeling_gpt2.py``."""
+    """Shorten the paths of installed files in a text, for example to ``transformers/models/gpt2/modeling_gpt2.py``."""
     return _INSTALLED.sub("", text)
 
 

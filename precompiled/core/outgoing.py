@@ -11,9 +11,9 @@ class NonBlockingSocket(Protocol):
     """A non-blocking ``socket.socket``, or a ``sockets.GuardedSocket``."""
 
     def send(self, data: memoryview, /) -> int:
-        """Send data. Returns the number of bytes that the kernel has taken.
+        """Send data. Returns the number of bytes that the kernel has taken. Raises OSError.
 
-        If the kernel takes none, returns 0 or raises BlockingIOError. Raises OSError.
+        If the kernel takes no bytes, the method returns 0 or raises BlockingIOError.
         """
 
 

@@ -1,6 +1,6 @@
-"""Defines the paths of the store, the socket, the lock, the log and the settings. All other files take them from here.
+"""Defines the paths of the store, the socket, the lock, the log and the settings. All other files use these paths.
 
-The first directory in this list that exists is used (docs/reference/settings.md has the table for users)::
+Of the directories in each list, the first that can be used is chosen (docs/reference/settings.md has a table)::
 
     store      /var/cache/precompiled/<uid>   while a system daemon runs
                $XDG_CACHE_HOME/precompiled
@@ -42,14 +42,15 @@ LOG_NAME = "daemon.log"
 # sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL. For a longer path, bind() fails without naming
 # the cause.
 MAX_SOCKET_PATH = 107
-# Watch mode sets this environment variable in its captures of graphs, so that they and their children find the watcher.
+# Watch mode sets this environment variable in the processes that capture graphs, so that they and their children find
+# the watcher.
 # The variable's form is <token>:<steps, 0 for an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
 # For its command, `--target` sets this variable to the kind of the made-up GPU. The command's graphs run eager
 # (client/session.py).
 TARGET_VARIABLE = "PRECOMPILED_TARGET"
-# `precompiled timeline` sets this variable to a temporary directory. The directory's name is in the records of the
-# processes that it starts. A process with the hook on creates the file HOOK_MARK in the directory (bootstrap.py).
+# `precompiled timeline` sets this variable to a temporary directory. The processes that `timeline` starts record the
+# directory's name. A process with the hook on creates the file HOOK_MARK in the directory (bootstrap.py).
 TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
 HOOK_MARK = "hook"
 
@@ -67,7 +68,7 @@ def socket_path(runtime_dir: Path) -> Path:
 
 
 def system_daemon_runs() -> bool:
-    """Whether a system daemon's socket exists. Only root can create it, because root owns its directory."""
+    """Whether the system daemon's socket exists. Only root can create this socket, because root owns its directory."""
     return (SYSTEM_RUNTIME_DIR / SOCKET_NAME).exists()
 
 
@@ -101,15 +102,15 @@ def default_cache_dir() -> Path:
 def default_runtime_dir(cache_dir: Path | None = None) -> Path:
     """The system daemon's directory if a system daemon runs, else a directory that only this user can enter.
 
-    ``cache_dir``: the store's directory, from the settings.
+    ``cache_dir``: the store's directory in the settings.
     """
     if system_daemon_runs():
         return SYSTEM_RUNTIME_DIR
     session = _variable("XDG_RUNTIME_DIR")
-    # sudo and su may keep another user's variable.
+    # Check the owner, because sudo and su may keep the variable of the calling user.
     if session is not None and os.path.isdir(session) and os.stat(session).st_uid == os.getuid() and _takes(session):
         return session / "precompiled"
-    # One daemon serves all stores of a user, so its directory should not depend on the settings.
+    # One daemon serves all stores of a user. So the daemon's directory should not depend on the store in the settings.
     store = user_cache_dir()
     if cache_dir is not None and not _takes(store):
         store = cache_dir

@@ -1,8 +1,8 @@
 """The types of a *program* (a captured graph as plain data, see graph/capture.py) and of the state of its capture.
 
 The types of a program describe parsed JSON, and are not checked at run time. The key hashes the JSON text of the first
-five sections, so the order of fields matters. An encoded size is an int, or an expression of symbols as a dict: ``{"s":
-0}``.
+five sections, so the order of fields matters. An encoded size is an int, or a dict that represents an expression of
+symbols, such as ``{"s": 0}``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Section = Literal["graph", "inputs", "modes", "configs", "environment"]
 class InputData(TypedDict, total=False):
     """One input of a graph. An input's fields depend on its kind (torch_internals/graph/input_metadata.py)."""
 
-    # A size, an opaque object or a mesh has only one of these fields.
+    # An input that is a size, an opaque object or a mesh has one of these three fields, and no other field.
     size: Any
     opaque: list[str]
     mesh: int
@@ -35,7 +35,7 @@ class InputData(TypedDict, total=False):
     leaf: bool
     parameter: bool
     flags: dict[str, object]
-    # Further fields of tensors that wrap no others. The last three are optional.
+    # Further fields of tensors that do not wrap other tensors. The last three are optional.
     dtype: str
     offset: Any
     storage: Any
@@ -99,7 +99,7 @@ class ProgramData(_ProgramData, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureState:
-    """The results of a graph's capture that are needed to load the graph's artifacts."""
+    """The results of a graph's capture. A load of the graph's artifacts needs them."""
 
     modes: dict[str, Any]
     device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (graph/devices.py)
@@ -110,7 +110,7 @@ class CaptureState:
     classes: Mapping[str, type] = field(default_factory=dict)
     # Names of the graph's process groups in this process. The sections have numbers instead (group_names.py).
     groups: tuple[str, ...] = ()
-    # Torch's settings, as a context in which any thread can load the graph's artifacts.
+    # A context with torch's settings at the capture. In this context, any thread can load the graph's artifacts.
     context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
 
     @property

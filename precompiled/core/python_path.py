@@ -16,9 +16,7 @@ def hook_folder() -> Path:
 
 
 def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables, with ``hook_folder()`` as the first entry of PYTHONPATH and any other occurrence of it
-    removed.
-    """
+    """Return the variables with ``hook_folder()`` as the first entry of PYTHONPATH, and nowhere else in PYTHONPATH."""
     return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 

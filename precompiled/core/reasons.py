@@ -1,11 +1,12 @@
-"""Reads reasons.tsv, the table of all stable reason codes, and decides what happens to a graph for a reason.
+"""Reads reasons.tsv, the table of all stable reason codes, and decides how a graph with a given reason runs.
 
-A line of reasons.tsv has the tab-separated fields of a ``Reason``; empty fields at its end may be missing. A text is
-Markdown for docs/reference/reasons.md, with links that are relative to that page. Each text must be clear alone,
-because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. The modules that
-raise errors repeat the codes; tests/core/test_reasons.py compares both.
+A line of reasons.tsv has the tab-separated fields of a ``Reason``; empty fields at its end may be missing. The texts
+are Markdown for docs/reference/reasons.md, with links that are relative to that page. ``python tools/reasons_page.py``
+makes the page. Each text must be clear without the others, because ``precompiled explain CODE`` shows one line. The
+modules that raise errors repeat the codes; tests/core/test_reasons.py compares both.
 
-``outcome`` returns what the client does. ``outcome`` reads no file, because it must work without free descriptors.
+``outcome`` returns what the client does with a graph. This function reads no file, because it must work without free
+descriptors.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _WORDS = {
     Outcome.AGAIN: "the client submits the graph again",
 }
 
-# The codes whose outcome is not IN_PROCESS. The table repeats these outcomes, except for graphs that already run eager.
+# The codes whose outcome is not IN_PROCESS. The table has the same outcomes, except for those of _EAGER_IF_IT_RUNS.
 _EAGER = frozenset({"key-quarantined", "slower-than-eager", "wrong-result"})
 _EAGER_IF_IT_RUNS = frozenset({"device-lost", "job-cancelled", "no-compiler", "submit-failed"})
 _AGAIN = frozenset("artifact-corrupt artifact-evicted artifact-format artifact-unloadable busy stopping".split())
@@ -64,7 +65,7 @@ class Reason:
     outcome: Outcome | None  # None if the code decides nothing about a graph
     meaning: str
     advice: str = ""
-    then: str = ""  # what follows, if ``_WORDS`` do not say it
+    then: str = ""  # the consequence, if ``_WORDS`` has no text for it
 
     @property
     def plain_advice(self) -> str:
@@ -86,9 +87,10 @@ def plain(text: str) -> str:
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """Return what happens to a graph that has no artifact. ``code``: the reason, perhaps a code of another version.
+    """Return what the client does with a graph that has no artifact.
 
-    ``runs``: the graph already runs eager. False for graphs that must not mix eager and compiled runs.
+    ``code``: the reason why it has none. Another version of precompiled may have recorded the code. ``runs``: whether
+    the graph runs eager and may continue to do so.
     """
     if code in _EAGER or (runs and code in _EAGER_IF_IT_RUNS):
         return Outcome.EAGER

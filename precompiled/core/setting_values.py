@@ -19,7 +19,7 @@ PROGRESS = ("terminal", "always", "off")
 TIERS = ("default", "quick,default")
 TRITON = ("on", "texts", "off")
 MAX_BASES = 16
-# Settings for which 0 would not mean "no limit", but remove or stop everything.
+# Limits that must not be 0. A limit of 0 would not mean "no limit", but would remove or stop everything.
 NOT_ZERO = ("cache_max_bytes", "cache_max_inodes", "job_timeout_s", "remote_timeout_s")
 
 
@@ -115,7 +115,7 @@ def parse_farm(value: object) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes, from a number with or without a unit: 5GB has 10^9 bytes per unit, 5GiB and 5G have 2^30."""
+    """Parse a number of bytes with or without a unit. 5GB is 5 * 10^9 bytes. 5GiB and 5G are 5 * 2^30 bytes."""
     number = text.strip().lower()
     binary = not number.endswith("b") or number.endswith("ib")
     number = number.removesuffix("b").removesuffix("i").rstrip()
@@ -140,7 +140,7 @@ def parse_positive(name: str, kind: type) -> Callable[[Any], Any]:
             number = parse_size(value) if ending == "bytes" and isinstance(value, str) else kind(value)
         except (ValueError, TypeError, OverflowError):
             number = -1
-        if not 0 <= number < 1 << 62 or (number == 0 and name in NOT_ZERO):  # also true for NaN
+        if not 0 <= number < 1 << 62 or (number == 0 and name in NOT_ZERO):  # this condition is also true for NaN
             raise ValueError(f"expected {what}")
         return number
 

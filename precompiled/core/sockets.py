@@ -1,9 +1,9 @@
-"""Provides sockets that a background thread uses, and that the program may close at any time.
+"""Provides sockets for background threads. The program may close the descriptors of these sockets at any time.
 
 A program that turns into a daemon closes all descriptors (``os.closerange(3, 256)``), including precompiled's. The
-files that it opens next get the same numbers. Before each use, a ``GuardedSocket`` checks that its descriptor still
-refers to the socket that it opened. It compares ``SO_COOKIE``, which the kernel makes unique for each socket. If the
-cookies differ, the GuardedSocket behaves as closed, and leaves the program's file alone.
+files that the program opens next get the same numbers. Before each use, a ``GuardedSocket`` checks that its descriptor
+still refers to the original socket. It compares ``SO_COOKIE``, which the kernel makes unique for each socket. If the
+cookies differ, the GuardedSocket behaves as closed, and does not touch the program's file.
 
 Pipes and eventfds cannot be used, because they have no such cookie (all eventfds share one inode). Moreover, ``recv``
 and ``send`` fail on an ordinary file.
@@ -115,15 +115,15 @@ def wait(
             events[fd] = events.get(fd, 0) | flag
     for fd, wanted in events.items():
         poll.register(fd, wanted)
-    # The kernel keeps a reference to what it polls, so no event follows if the program closes a GuardedSocket. For a
-    # Waker an event follows, because its other socket is closed too.
+    # During a poll, the kernel keeps a reference to each socket. So the poll does not end if the program closes only a
+    # GuardedSocket. It ends if the program closes all descriptors, because the other end of the Waker is then closed.
     poll.poll(None if timeout_s is None else int(max(0.0, timeout_s) * 1000) + 1)
 
 
 def _identity_of(sock: socket.socket) -> object:
     """A value that differs for every socket. None if the descriptor is closed or not a socket."""
     try:
-        # Unlike fstat, getsockopt keeps the GIL. So no other thread can close the socket before its use.
+        # Unlike fstat, getsockopt keeps the GIL. So no other thread can close the socket before the caller uses it.
         return sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import NamedTuple
 
-# A moment, and not an interval: a graph is called for the second time (client/ledger.py).
+# The moment of a graph's second call (client/ledger.py). This span has no duration.
 SECOND_CALL = "second call"
 # The program blocks until no graph is pending.
 WAITED = "precompiled.wait()"

@@ -1,18 +1,18 @@
 """Formats texts for all output: numbers with units, singular and plural, lists.
 
-At module level, the file imports nothing, because clients use it too.
+At module level, this file imports only collections.abc, because clients use it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-# How similar a known name must be to a wrong one, so that an error suggests the known name (difflib's ratio).
+# An error suggests a known name if its similarity to the wrong name is at least this value (difflib's ratio).
 MIN_SIMILARITY = 0.72
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that a user may have meant by a wrong one; "" if no name is similar."""
+    """The known name that is most similar to a wrong name; "" if no known name is similar enough."""
     from difflib import get_close_matches  # only errors need this import
 
     return next(iter(get_close_matches(name, list(known), 1, MIN_SIMILARITY)), "")
@@ -21,8 +21,8 @@ def closest(name: str, known: Iterable[str]) -> str:
 def format_count(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
     """``1 artifact``, ``2 artifacts``, ``0 artifacts``.
 
-    ``many``: the plural if it is not ``one`` with an s, as in ``format_count(2, "graph that failed", "graphs that
-    failed")``. ``zero``: the word for 0, such as "no".
+    ``many``: the plural, if it is not ``one`` with an s at the end (``format_count(2, "graph that failed", "graphs that
+    failed")``). ``zero``: the word for 0, such as "no".
     """
     number = f"{count:,}" if abs(count) >= 10_000 else str(count)
     return f"{number if count else zero} {one if count == 1 else many or one + 's'}"
@@ -60,7 +60,7 @@ def human_bytes(count: float) -> str:
 def human_seconds(seconds: float, *, whole: bool = False) -> str:
     """``0.3 s``, ``59.9 s``, ``1.5 min``, ``12 min``, ``3 h``, ``2 d``; ``12 ms`` below a tenth of a second.
 
-    ``whole``: whole minutes, hours and days, for the column of a narrow table.
+    ``whole``: show only whole minutes, hours and days, for a narrow column.
     """
     if 0 < seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "under 1 ms"

@@ -10,19 +10,23 @@ from collections.abc import Mapping
 from precompiled.core import paths
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The variables that a process needs to find its home and files. All variables that affect a compile come from the
-# client.
+# The variables that a worker inherits, because a process needs them to find its home and files. All variables that
+# affect a compile come from the client instead.
 INHERITED = tuple(
     "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH TMPDIR TZ USER XDG_CACHE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR".split()
 )
-# Variables that a client must not set: the process that starts a worker chooses its device, and keeps the hook off.
+# Variables that a client must not set. The process that starts a worker chooses the worker's device, and keeps the hook
+# off in it.
 OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -> dict[str, str]:
-    """Return the variables of a worker. ``here``: the variables of the process that starts the worker; empty if the
-    worker becomes another user, whose account then sets HOME (service/launcher.py). ``given``: the client's variables.
-    ``visible``: the value of CUDA_VISIBLE_DEVICES.
+    """Return the variables of a worker.
+
+    - ``here``: the variables of the process that starts the worker. Empty if the worker runs as another user, because
+      the launcher then sets HOME from this user's account (service/launcher.py).
+    - ``given``: the client's variables
+    - ``visible``: the value of CUDA_VISIBLE_DEVICES
     """
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})

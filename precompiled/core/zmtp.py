@@ -1,7 +1,7 @@
 """Implements ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER). Does no I/O.
 
-Neither side uses libzmq, because libzmq may end its process with an assertion. Peers of the daemon could cause this
-(docs/decisions/0056), and so could a program that closes all descriptors (docs/decisions/0058).
+Neither side uses libzmq, because a failed assertion of libzmq ends the process. A peer of the daemon could cause this
+(docs/decisions/0056). A program that closes all descriptors could cause it, too (docs/decisions/0058).
 
 Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
 """
@@ -39,7 +39,7 @@ def encode(frames: list[bytes]) -> bytes:
 
 
 def parts_of(frames: list[bytes]) -> list[bytes]:
-    """The bytes of one message in pieces, without copies of the frames."""
+    """The bytes of one message, as a list of parts. The frames are not copied."""
     parts = []
     for number, frame in enumerate(frames):
         more = _MORE if number < len(frames) - 1 else 0
@@ -68,7 +68,7 @@ class Reader:
 
     @property
     def held(self) -> int:
-        """The bytes that this reader holds in memory."""
+        """The number of bytes that this reader holds in memory."""
         return len(self._data) + self._frame_bytes
 
     def feed(self, data: bytes) -> None:
@@ -137,6 +137,6 @@ class Reader:
         if name == b"READY" and not self.ready:
             self.ready = True  # the peer's properties are ignored, because they are only claims
         elif name == b"PING" and self.ready:
-            self.reply = _command(b"PONG", rest[2:18])  # a PONG returns the PING's bytes after its time to live
+            self.reply = _command(b"PONG", rest[2:18])  # a PONG repeats the bytes after the PING's time to live
         elif name not in (b"PONG", b"SUBSCRIBE", b"CANCEL"):
             raise WireError(f"an unknown command {name[:20]!r}")

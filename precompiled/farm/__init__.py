@@ -7,5 +7,5 @@
     a job       at the farm         helper            of Ray's           as everywhere
 
 Entry points: ``farm`` (for the helper of a store) and ``messages`` (the protocol). Only ``driver`` imports Ray. The
-driver is a separate process, because Ray ends every process of a cluster that disappears.
+driver is a separate process, because Ray ends its processes if the cluster disappears.
 """

@@ -2,9 +2,9 @@
 
 Only this file uses Ray.
 
-Ray chooses the node and the order of tasks, repeats a task whose node was lost, and stores the waiting graphs. farm.py
-starts this process. The process reads messages from the descriptor ``--control-fd``, and exits when that stream ends.
-Ray may end the process at any time.
+Ray chooses each task's node and the order of tasks, repeats a task whose node was lost, and stores the graphs of
+waiting tasks. farm.py starts this process. The process reads messages from the descriptor ``--control-fd``, and exits
+when that stream ends. Ray may end the process at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from precompiled.farm.messages import Drop, Ended, Node, Nodes, Result, Task, To
 
 # the Ray resource of nodes that compile; its amount is a node's number of simultaneous compiles
 RESOURCE = "precompiled"
-# Calls after which a Ray process and its worker exit, because a worker cannot unload modules and libraries.
+# After this many calls, a Ray process and its worker exit, because a worker cannot unload modules and libraries.
 CALLS = 200
 RETRIES = 2  # how often a task is repeated because its node or Ray process was lost
 LOOK_S = 2.0  # seconds between two checks of the cluster's nodes
@@ -83,7 +83,7 @@ class Driver:
         except self._ray.exceptions.GetTimeoutError:
             self._drop(task.number)
             result = Result("failed", code="farm-lost", message=f"no result within {task.time_limit_s:g} s")
-        # compile_job raises no errors. So the node could not even import it.
+        # compile_job itself raises no errors, so the node could not import it.
         except self._ray.exceptions.RayTaskError as error:
             why = str(error.cause or error)[:500]
             result = Result("refused", code="farm-environment", message=f"a node cannot run precompiled: {why}")
@@ -101,8 +101,8 @@ class Driver:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect to the cluster. Behind a ray:// address, a proxy starts a server for each connection. This server may
-    fail at its start, but the next connection gets a new one.
+    """Connect to the cluster, in several tries. For a ray:// address, a proxy starts a server for each connection. A
+    server may fail at its start, but the next try gets a new server.
     """
     for tries_left in reversed(range(CONNECT_TRIES)):
         try:

@@ -1,8 +1,9 @@
 """Tracks the farm's jobs and their results, in the helper. driver.py talks to Ray.
 
-A *case* is one job from a courier. A case is *waiting* in this process until the farm has a free place, then *out* (on
-a node). A local worker with a free slot may request the same job. The worker gets the job if the case is waiting, or
-has been out for longer than PATIENCE allows. A job that is out is then compiled twice, and the first to publish wins.
+A *case* is one job from a courier. A case is *waiting* in this process until the farm has a free place. It is then
+*out* on a node. A local worker with a free slot may request the same job. The worker gets the job if the case is
+waiting, or if it has been out for longer than PATIENCE allows. In the second case, node and worker both compile the
+job, and the first that publishes wins.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ REST_S = 30.0  # seconds between the driver's exit and the next start
 KEPT_S = 600.0  # seconds for which a key is not sent to the farm after a job of this key has ended there
 USUAL_S = 30.0  # assumed seconds of a compile at the farm, until one has ended
 WANTED_S = 60.0  # seconds for which a waiting case keeps the helper running after the last request for the case
-# a case is late after PATIENCE times the usual time, but never before MIN_PATIENCE_S
+# A case is late after PATIENCE times the usual seconds of a compile, but not before MIN_PATIENCE_S seconds.
 PATIENCE, MIN_PATIENCE_S = 2.0, 15.0
 
 
@@ -58,9 +59,9 @@ class FarmCounts:
     """Counts of a farm.
 
     - ``refused``, ``failed``: jobs that nodes returned without an artifact, by code
-    - ``last``: the latest refused or failed job, in words
+    - ``last``: a text about the latest refused or failed job
     - ``taken_back``: jobs that a local worker took before a node was free
-    - ``hedged``: jobs that both a node and a local worker compiled
+    - ``hedged``: jobs that a local worker took although they were out on a node
     - ``compile_s``: the seconds that nodes spent on compiled jobs
     """
 
@@ -97,7 +98,7 @@ class Farm:
         self._state, self._reason = "unused", ""  # unused | starting | ok | unusable
         self._nodes: list[Node] = []
         self._cases: dict[str, _Case] = {}  # maps a key to its case, in the order of arrival
-        # maps a key to the time until which the key is not sent to the farm
+        # maps a key to a time, before which the key is not sent to the farm
         self._kept: dict[str, float] = {}
         self._numbers = 0
         self._usual: deque[float] = deque(maxlen=32)
@@ -108,9 +109,12 @@ class Farm:
     # ------------------------------------------------ for workers and couriers
 
     def ask(self, key: str, *, courier: bool) -> dict[str, object] | None:
-        """Reply to a request for a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
+        """Reply to the request of a worker or courier about a job.
 
-        Returns None if the farm lacks the job. ``take`` then accepts the job from a courier.
+        - {"again_s"}: the worker or courier repeats its request after this time
+        - {"compile"}: the worker compiles the job
+        - {"keep_s"}: the farm does not take the job; the courier may request again after this time
+        - None: the farm does not have the job. ``take`` then accepts the job from a courier.
         """
         with self._changed:
             now, case = time.monotonic(), self._cases.get(key)
@@ -231,7 +235,8 @@ class Farm:
         result, slots = ended.result, list[int]()
         if result.outcome == "compiled":
             try:
-                # The digests are verified, and the node is trusted because it belongs to the user's cluster.
+                # ``unpack`` verifies digests, but no signature. The node is trusted, because it is in the user's
+                # cluster.
                 for data in result.artifacts:
                     slots.append(self._store.publish(packed.unpack(data, case.key)).slot)
             except StoreError as error:
@@ -240,8 +245,8 @@ class Farm:
         with self._changed:
             if self._cases.get(case.key) is case:
                 del self._cases[case.key]
-            # The key is not sent again for KEPT_S, even with other sizes of the graph, because a node knows only the
-            # sizes of its job.
+            # The key is not sent to the farm again for KEPT_S. This is also true of other sizes of the graph, because a
+            # node has only the sizes of its job.
             self._kept[case.key] = time.monotonic() + KEPT_S
             if slots:
                 self.counts.compiled += 1
@@ -249,7 +254,7 @@ class Farm:
                 self._usual.append(time.monotonic() - case.out_since)
             else:
                 which = self.counts.refused if result.outcome == "refused" else self.counts.failed
-                # A result has no code if the node evicted the artifact before its files were read.
+                # A result has no code if the node has evicted the artifact before its files were read.
                 which[result.code or "farm-lost"] += 1
                 self.counts.last = f"{case.name or case.key[:12]}: {result.message}"
             self._send_out()

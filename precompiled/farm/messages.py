@@ -1,4 +1,4 @@
-"""Defines the messages between helper, driver and nodes: msgpack, each with its length."""
+"""Defines the messages between helper, driver and nodes. A message is its length, followed by msgpack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Request(wire.Message, frozen=True):
 
 
 class Result(wire.Message, frozen=True):
-    """From a node. "refused": the node cannot compile for this host. "failed": it could not compile this graph."""
+    """From a node. "refused": it cannot compile for the client's host. "failed": it could not compile this graph."""
 
     outcome: Literal["compiled", "refused", "failed"]
     artifacts: list[bytes] = msgspec.field(default_factory=list)  # packed by store/packed.py
@@ -48,7 +48,7 @@ ToDriver = Task | Drop
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node. ``places``: the number of its simultaneous compiles, from its resource "precompiled"."""
+    """A node. ``places``: how many jobs it compiles at a time (its Ray resource "precompiled")."""
 
     name: str
     address: str
@@ -56,7 +56,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Nodes(wire.Message, frozen=True):
-    """Driver to helper: the nodes that compile now."""
+    """Driver to helper: the cluster's present nodes that have places."""
 
     nodes: list[Node]
 
@@ -81,7 +81,7 @@ _M = TypeVar("_M")
 
 
 def decode(data: bytes, kind: type[_M] | object) -> _M:
-    """Decode a message of any size: a Request contains its graph. Raises WireError."""
+    """Decode a message without a size limit, because a Request contains a graph. Raises WireError."""
     return wire.decode(data, kind, limit=len(data))
 
 

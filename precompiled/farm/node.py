@@ -1,9 +1,9 @@
-"""Compiles a job in a worker of a farm's node, as the daemon would. Runs in a Ray process on that node.
+"""Compiles a job in a worker on a node of a farm, as the daemon would. Runs in a Ray process on that node.
 
 The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment like
 every worker. The worker stays for the next job of the same interpreter. When this Ray process ends, its stream to the
-worker's guardian ends, and the guardian kills the worker's process group. The store belongs to the node: an artifact in
-the store is returned without a compile.
+worker's guardian ends, and the guardian kills the worker's process group. The store belongs to the node. If an artifact
+is already in this store, the node returns it without a compile.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Worker:
         self.interpreter = interpreter
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
-        # The node's real GPUs are hidden in both cases: the worker sees only its made-up device, or no GPU.
+        # Hide the node's real GPUs: the worker sees its made-up device, or no GPU.
         visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""
         self._process, self._sock = start_with_stream(
             *("-m", "precompiled.service.worker"),
@@ -58,7 +58,8 @@ class _Worker:
             start_new_session=True,
             umask=0o077,
         )
-        # The worker's guardian holds the same end of the stream, so the stream stays open when the worker dies.
+        # A thread closes the stream when the worker dies, because the worker's guardian keeps its end of the stream
+        # open.
         threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
         self._stream: BinaryIO = self._sock.makefile("rb")
         ready = self._receive(START_S)

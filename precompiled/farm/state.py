@@ -22,9 +22,9 @@ class FarmError(PrecompiledError):
 
 
 def ask_farm_state(settings: Settings) -> dict[str, Any]:
-    """The farm's state from the helper, once the cluster has answered or failed. Starts a helper if none runs.
+    """Wait until the cluster has answered or failed, and return the farm's state from the helper.
 
-    Raises FarmError.
+    Starts a helper if none runs. Raises FarmError.
     """
     if not settings.farm:
         raise FarmError("no farm is set", "Run `precompiled config set farm auto`, or set PRECOMPILED_FARM")

@@ -1,7 +1,7 @@
 """Describes a graph for reports: its source lines, its callers, its settings and the CPU.
 
-A submit collects the description, so a hit costs nothing. Neither the key nor the compile depends on the description.
-The description has the fields of torch_internals/graph/source_lines.py, and::
+Only the submit of a graph collects the description, so a hit needs no time for it. Neither the key nor the compile
+depends on the description. The description has the fields of torch_internals/graph/source_lines.py, and::
 
     "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     what set each (below)
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags

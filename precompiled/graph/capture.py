@@ -10,10 +10,10 @@ A program is a dict of JSON values::
 
 core/program_data.py has the types of these values.
 
-The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler/). The key
-leaves out two of their parts: ``hints`` (the values of the symbolic sizes, in which variants differ) and ``floats``
-(the values of the symbolic floats). A submit adds ``about`` (names and source lines) and, after the JSON, the data of
-frozen weights.
+The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler/). Two parts of
+the bytes are not in the key: ``hints`` (the values of the symbolic sizes) and ``floats`` (the values of the symbolic
+floats). Variants of one key differ in ``hints``. A submitted program also has ``about`` (names and source lines) and,
+after the JSON, the data of frozen weights.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SerializedGraph(CaptureState):
         return size_values(json.loads(self.sections["inputs"]), hints) if self.size_inputs else []
 
     def hints_for(self, sizes: list[int]) -> list[int] | None:
-        """The values of the symbols if the size inputs are ``sizes``, or None if these do not determine all symbols."""
+        """The values of the symbols for size inputs ``sizes``; None if ``sizes`` does not determine every symbol."""
         args = json.loads(self.sections["inputs"])["args"]
         inputs = [(args[at]["size"], size) for at, size in zip(self.size_inputs, sizes, strict=True)]
         known = {encoded.get("s"): size for encoded, size in inputs if isinstance(encoded, dict)}
@@ -132,7 +132,7 @@ def capture(
         groups.setdefault(name, process_groups.size(name))
         numbers.setdefault(name, group_names.numbered_name(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
-    # A graph on a GPU may have values on the CPU too, which need kernels for the CPU.
+    # Even a graph on a GPU may have values on the CPU. These values need kernels for the CPU.
     uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
     read = ambient_modes.read(uses_cpu=uses_cpu, on_gpu=device != "cpu")
     state = {**read, "groups": {numbers[name]: size for name, size in groups.items()}}
@@ -175,19 +175,19 @@ def capture(
 
 
 def modules(program: ProgramData) -> dict[str, str]:
-    """Map modules that a worker of a parsed program must import, and operators that it must define, to digests."""
+    """Map the names of all that a worker needs for a parsed program (modules, operators, kernels) to digests."""
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 
 
 def is_served(program: ProgramData, guards: Iterable[str]) -> bool:
-    """Whether the guards of any of several artifacts accept the sizes of a parsed program."""
+    """Whether at least one of ``guards`` (of several artifacts) accepts the sizes of a parsed program."""
     values = size_values(program["inputs"], program["hints"])
     return any(guard_check(item)(values) for item in guards)
 
 
 def parse(data: bytes) -> ProgramData:
-    """Decode the sections of a program from ``to_bytes``. Raises CompileFailed for other bytes."""
+    """Decode a program that ``to_bytes`` encoded. Raises CompileFailed for other bytes."""
     try:
         program: ProgramData = parse_json(data)
     except ValueError as error:

@@ -1,8 +1,8 @@
 """Explains a cache miss: what changed in the user's program, where, and what the user can do.
 
 This file takes two captured graphs as plain data (capture.py) and their differences (difference.py), and returns
-causes. A difference that follows from another is not a cause: for example, a changed size changes constants of the
-graph.
+causes. A difference that follows from another difference is not a cause. For example, a changed size also changes
+constants of the graph.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def are_of_other_files(program: ProgramData, other: ProgramData) -> bool:
 
 
 def are_of_other_programs(program: ProgramData, other: ProgramData) -> bool:
-    """Whether the calls that led to two graphs have no file in common. False if the calls of a graph are unknown."""
+    """Whether the call stacks of two graphs have no file in common. False if a call stack is unknown."""
     files, others = (
         _with_cells_as_one(shorten_paths(call.file) for call in listing.calls(found)) for found in (program, other)
     )
@@ -94,7 +94,7 @@ def is_version_of(name: str, program: ProgramData, other_name: str, other: Progr
 
 
 def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -> list[Cause]:
-    """The causes of a miss, most general first.
+    """The causes of a miss. Causes in the graph come first, then a different model, then all other causes.
 
     ``changes``: the differences to the nearest graph, from ``compare``.
     """
@@ -104,7 +104,7 @@ def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -
     called = next(iter(listing.calls(after)), None)
     at = f"called at {called}" if called else ""
     found = [*_environment(by_section.get("environment", []), after), *_configs(by_section.get("configs", []), after)]
-    # Torch reads these variables into settings, so a changed variable changes settings.
+    # Torch reads environment variables into settings, so a changed variable explains changed settings.
     if any(cause.kind == "variable" for cause in found):
         found = [cause for cause in found if cause.kind != "setting"]
     found += _modes(by_section.get("modes", []), at)
@@ -128,8 +128,7 @@ def may_follow_from_a_value(cause: Cause) -> bool:
 
 
 def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place: str) -> list[Cause]:
-    """Replace the causes that follow from one value of the program (its number of layers, say) by one that names the
-    value.
+    """Replace causes that may follow from a value of the program (its number of layers, say) by one of kind "guard".
 
     Other causes stay.
     """
@@ -139,8 +138,10 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
 
 
 def by_edit(found: Sequence[Cause], edited: Sequence[str]) -> list[Cause]:
-    """Report an edit if an edited file has other lines, and name the edited files if a value or branch may follow from
-    them. ``edited``: files that differ from the previous run.
+    """If a different branch ran and its file was edited, report an edit.
+
+    Add the names of the edited files to causes that may follow from an edit. ``edited``: files that differ from the
+    previous run.
     """
     return [_with_edit(cause, edited) for cause in found] if edited else list(found)
 
@@ -194,8 +195,10 @@ def _modes(changes: Sequence[Change], at: str) -> Iterator[Cause]:
 def _of_another_model(
     before: ProgramData, after: ProgramData, of_inputs: list[Cause], at: str, *, is_edited: bool
 ) -> list[Cause]:
-    """The causes about the inputs. If the parameters, their sizes or the operations differ, one cause about the model
-    replaces those about sizes, because other input sizes would not make this model a hit.
+    """The causes about the inputs.
+
+    If the parameters, their sizes or the operations differ, one cause about the model replaces the causes about sizes:
+    this model would miss even with the earlier input sizes.
     """
     others = [cause for cause in of_inputs if cause.kind not in _SIZES]
     of_model = [cause for cause in of_inputs if cause.kind == "parameter"]
@@ -268,8 +271,9 @@ def _dynamic(changes: Sequence[Change], at: str) -> Cause:
 
 
 def _is_small_without_symbols(change: Change) -> bool:
-    """Whether all sizes that are fixed in one shape and symbolic in the other are 0 or 1. Sizes 0 and 1 are never
-    dynamic.
+    """Whether every size that became dynamic was 0 or 1 before, and every size that became fixed is 0 or 1 now.
+
+    Torch never makes the sizes 0 and 1 dynamic.
     """
     sizes = [text.strip("[]").split(", ") for text in (change.before, change.after)]
     fixed = {
@@ -327,7 +331,7 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
 
 
 def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:
-    """The first line of each program whose text the other program lacks."""
+    """For each program, its first source line whose text does not occur in the other program."""
     one, other = _lines(before), _lines(after)
     codes = [{place.code for place in lines} for lines in (one, other)]
     return (
@@ -345,7 +349,7 @@ def _code(place: listing.Place | None) -> str:
 
 
 def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
-    """Yield the first operation that differs, if the lines show no edit (torch's modules have no lines)."""
+    """Yield the first operation that differs. Used if source lines explain nothing: torch's modules have no lines."""
     place = difference.first_differing(before, after) if differs else None
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)
@@ -370,8 +374,8 @@ def _lines(program: ProgramData) -> list[listing.Place]:
 def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None) -> bool:
     """Whether the program was edited.
 
-    True if a line's text has changed. Also true if a notebook cell's file name has changed, because IPython derives it
-    from the cell's text.
+    True if a line's text has changed. Also true if a notebook cell's file name has changed, because IPython derives the
+    file name from the cell's text.
     """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function

@@ -65,12 +65,12 @@ def uses_cpu(module: torch.fx.GraphModule, inputs: Sequence[InputData]) -> bool:
 
 
 def for_a_worker(plain: Any, device: str) -> Any:
-    """Rename the device of a graph in plain data from ``device`` to the name that a worker uses."""
+    """In a graph's plain data, rename ``device`` to the device of a worker."""
     return plain if device == "cpu" else _renamed(plain, device, IN_A_WORKER)
 
 
 def for_a_client(plain: Any, device: str) -> Any:
-    """Rename the device of a graph in plain data from the name that a worker uses to ``device``."""
+    """In a graph's plain data, rename the device of a worker to ``device``."""
     return plain if device == "cpu" else _renamed(plain, IN_A_WORKER, device)
 
 
@@ -137,7 +137,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _has_a_number(node: torch.fx.Node) -> bool:
-    """Whether a node may name a device by its bare index, which renaming would miss."""
+    """Whether a node may name a device only by an index. Renaming would miss this device."""
     if node.op not in ("call_function", "call_method"):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

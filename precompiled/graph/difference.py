@@ -1,7 +1,7 @@
-"""Lists the differences between two captured graphs, with values before and after, never hashes.
+"""Lists the differences between two captured graphs: the values before and after, never their hashes.
 
-This file takes two captured graphs as plain data (capture.py) and returns changes. The command line uses it, so it
-needs no torch. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
+This file takes two captured graphs as plain data (capture.py) and returns changes. The command line uses this file, so
+the file imports no torch. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# Texts are cut to _MAX_TEXT characters. If two texts are equal up to that length, both start _CONTEXT characters before
-# the first difference.
+# Texts are cut to _MAX_TEXT characters. If the first difference is near the end of this length or beyond it, both texts
+# start _CONTEXT characters before the difference.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12
@@ -157,7 +157,7 @@ def _inputs(before: ProgramData, after: ProgramData) -> Iterator[Change]:
         old = None if one is None else left["args"][one]
         new = None if other is None else right["args"][other]
         one_of = new or old or {}
-        # Dynamo flags the inputs whose sizes it never makes dynamic: the tensors that a module has as attributes.
+        # Dynamo flags tensors that are attributes of a module. It never makes the sizes of these inputs dynamic.
         parameter = bool(one_of.get("parameter") or one_of.get("flags"))
         for field, was, now in _input_fields(old, new):
             if field == _FIELDS["shares"] and str(position) in (was, now):
@@ -190,7 +190,7 @@ def _of_ranks(place: str, was: Mapping[str, object], now: Mapping[str, object]) 
 
 
 def _paired(before: ProgramData, after: ProgramData) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of positions of differing inputs. None stands for an input that one side lacks.
+    """For each input that differs, yield its positions before and after. None stands for an input that one side lacks.
 
     If the numbers of inputs differ, inputs with the same name are a pair.
     """
@@ -211,7 +211,10 @@ def _paired(before: ProgramData, after: ProgramData) -> Iterator[tuple[Any, Any]
 
 
 def _positions(program: ProgramData) -> dict[str, int]:
-    """Map the names of a program's inputs to their positions. Empty if an input has no name of its own."""
+    """Map the names of a program's inputs to their positions.
+
+    Empty if an input has no name, or the name of another input.
+    """
     names = [listing.input_name(program, at) for at in range(len(program["inputs"]["args"]))]
     found = {name: at for at, name in enumerate(names)}
     return found if len(found) == len(names) and "" not in found else {}
@@ -360,7 +363,7 @@ def _flags(before: ProgramData, after: ProgramData) -> str:
 
 
 def _fact(name: str, value: object) -> str:
-    """Show a fact of environment.py without its digests.
+    """Show a fact from environment.py, without the digests in it.
 
     If two facts look equal without digests, the caller shows them complete.
     """

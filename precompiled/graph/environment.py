@@ -1,8 +1,8 @@
 """Makes a program's section ``environment``: the facts about this interpreter and host that a compile depends on.
 
-Two processes with equal facts may share artifacts. This module starts no process. This module does not use torch's hash
-of its sources, which takes 0.7 s per process. Version and commit identify a released build of torch. The sizes and
-times of the sources of torch's compiler identify a build from a checkout.
+Two processes with equal facts may share artifacts. This module starts no process. Torch's own hash of its sources takes
+0.7 s per process, so this module uses other facts. Version and commit identify a released build of torch. For a build
+from a checkout, this module adds the sizes and times of source files of torch (``_development_digest``).
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from precompiled.torch_internals.worker import libdevice
 if TYPE_CHECKING:
     from precompiled.wire import Interpreter
 
-# The environment variables that a compile depends on. A worker gets only these from the client. For different values
-# the daemon starts a different worker, so the list has no variables that a launcher sets per rank, job or run.
+# The environment variables that a compile depends on. A worker gets only these from the client. The daemon starts a
+# separate worker for each combination of values, so the list has no variables that a launcher sets per rank, job or
+# run.
 _VARIABLES = tuple(
     """
     CC CPATH CPLUS_INCLUDE_PATH CXX HOME LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH PATH PYTHONPATH PYTHONUSERBASE USER
     VIRTUAL_ENV XDG_CACHE_HOME
     """.split()
 )
-# Python finds modules by these variables, and ignores them with -E and -I.
+# Python finds modules by these variables. With -E or -I, Python ignores the variables.
 _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = tuple(
     "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
@@ -81,8 +82,8 @@ def variables(with_path: bool = False) -> dict[str, str]:
         for name in _OF_PYTHON:
             found.pop(name, None)
     if sys.flags.no_user_site:
-        # This variable is not in the key, because it only affects which packages Python finds. The key has the versions
-        # of torch and Triton and the digests of the operators' modules.
+        # PYTHONNOUSERSITE is not in the key, because it only affects which packages Python finds. Instead, the key has
+        # the versions of torch and Triton and the digests of the operators' modules.
         found["PYTHONNOUSERSITE"] = "1"
     if with_path:
         own = (sys.prefix, sys.base_prefix)
@@ -111,7 +112,7 @@ def _vllms_variables(is_imported: bool) -> frozenset[str]:
 
 
 def _is_set_by_torch(name: str) -> bool:
-    """Whether torch itself has set a variable, which is then not part of the environment.
+    """Whether torch itself has set a variable. Such a variable is not part of the environment.
 
     Builds with their own assembler (torch 2.11) set TRITON_PTXAS_PATH at their first compile for a GPU
     (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. If these variables
@@ -126,8 +127,8 @@ def _is_set_by_torch(name: str) -> bool:
 def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
     """The facts for graphs on ``device``, as plain data.
 
-    ``uses_cpu``: whether the graphs have values on the CPU. ``of_a_worker``: whether a client set this process's
-    variables.
+    ``uses_cpu``: whether the graphs have values on the CPU. ``of_a_worker``: whether this process is a worker, whose
+    variables come from a client.
     """
     found = dict(_host_facts())
     if uses_cpu:
@@ -145,7 +146,7 @@ def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> d
 
 
 def device_with(wanted: Mapping[str, object]) -> tuple[str, str]:
-    """Find a device with the facts ``wanted`` (as from ``facts``) in this process.
+    """Find a device of this process that has the facts ``wanted`` (from ``facts``).
 
     Returns (device, ""), or ("", how the most similar device differs).
     """
@@ -174,7 +175,7 @@ def _is_keyed(name: str, of_a_worker: bool) -> bool:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Undo changes that the user's modules make to keyed variables while a worker imports them.
+    """Undo what the user's modules do to keyed variables when a worker imports these modules.
 
     For example, cv2 adds to LD_LIBRARY_PATH. The variables must stay as the client captured them.
     """
@@ -200,7 +201,7 @@ def _host_facts() -> dict[str, object]:
 
 @cache
 def triton_version() -> str:
-    """Triton's version, or "" if it is not installed. Does not import triton, which takes 0.3 s."""
+    """Triton's version, or "" if it is not installed. Does not import triton, because the import takes 0.3 s."""
     import importlib.metadata
 
     for name in ("triton", "pytorch-triton", "triton-rocm"):
@@ -212,7 +213,7 @@ def triton_version() -> str:
 
 
 def _cpu() -> str:
-    """The CPU's instruction sets: an artifact with AVX-512 code must not be loaded on a CPU without AVX-512."""
+    """The CPU's instruction sets, because an artifact with AVX-512 code must not be loaded on a CPU without AVX-512."""
     try:
         flags = _cpu_line("flags", "Features")
     except OSError as error:
@@ -240,8 +241,9 @@ def cpu_in_words() -> dict[str, str]:
 
 
 def set_by_program() -> list[str]:
-    """Variables of the key whose values have changed since this process started. Empty if the first values are
-    unknown.
+    """Keyed variables that have changed since the start of this process.
+
+    Empty if the values at the start are unknown.
     """
     began = _began_with()
     return [name for name, value in _keyed_variables(of_a_worker=False).items() if began and began.get(name) != value]
@@ -258,7 +260,7 @@ def _began_with() -> dict[str, str]:
 
 
 def _compiler() -> str:
-    """The C++ compiler that Inductor would start: path, size and time, which change with its version."""
+    """Path, size and time of the C++ compiler that Inductor would start. They change with the compiler's version."""
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name.split()[0])
     if path is None:
@@ -271,7 +273,7 @@ def _compiler() -> str:
 def _development_digest() -> str:
     """A digest for builds from a checkout; "" for released builds.
 
-    The version of such a build stays the same when its sources change.
+    The version of a build from a checkout stays the same when its sources change.
     """
     version = torch.__version__
     if "a0" not in version and "+git" not in version and "dev" not in version:
@@ -288,7 +290,7 @@ def _development_digest() -> str:
 def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Interpreter:
     """The interpreter in which a worker must run. ``modules``: the modules of the graph's custom operators.
 
-    Classes and kernels of the program are left out, because a worker builds them from their source.
+    The modules of the program's own classes and kernels are left out, because a worker builds these from their source.
     """
     from precompiled import wire
 

@@ -1,10 +1,10 @@
 """Computes the key of a captured graph (*program*), and its components.
 
-The key is the SHA-256 of the format versions and the program's sections. A worker gets nothing else, so equal keys mean
-equal compiles. An artifact's manifest stores the components, so cli/nearest.py finds the graph nearest to a miss
-without reading every graph.
+The key is the SHA-256 of the format versions and the program's sections. A compile depends on nothing else, except the
+values of symbolic sizes. So equal keys mean equal compiles. An artifact's manifest stores the components, so
+cli/nearest.py finds the graph nearest to a miss without reading every graph.
 
-This file needs no torch, because the command line reads programs too.
+The command line uses this file, so the file imports no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SECTIONS: tuple[Section, ...] = ("graph", "inputs", "modes", "configs", "environ
 
 # Raise this number if a program's bytes change in meaning, or if a worker compiles them differently.
 SCHEMA = 3
-# These sections are stored as text up to this size (characters). The other sections are stored as digests.
+# A manifest has these sections as text, if the text is not longer than this (in characters). The manifest has digests
+# of all other sections.
 _READABLE = ("inputs", "modes", "environment")
 _MAX_READABLE = 64_000
 

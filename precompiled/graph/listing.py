@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, ProgramData
 
 
-# The functions of this file raise these errors for other data than a captured graph.
+# The functions of this file raise these errors for data that is not a captured graph.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")
@@ -106,7 +106,7 @@ def calls(program: ProgramData) -> list[Place]:
 
 
 def set_by(program: ProgramData, what: str) -> str:
-    """Return what set a setting or variable: "options", "program", or "" if unknown. ``what``: see graph/about.py."""
+    """How a setting or variable got its value: "options", "program", or "" if unknown. ``what``: see graph/about.py."""
     try:
         return str(program["about"]["set"].get(what, ""))
     except NOT_A_PROGRAM:
@@ -122,7 +122,7 @@ def cpu_flags(program: ProgramData) -> set[str]:
 
 
 def symbols(program: ProgramData) -> dict[str, str]:
-    """Map each symbolic size that is a dimension of an input to this dimension: ``s0`` to ``x, dimension 1``."""
+    """Map symbolic sizes to dimensions of inputs: ``s0`` to ``x, dimension 1``. Leaves out all other symbolic sizes."""
     found: dict[str, str] = {}
     for position, item in enumerate(program["inputs"]["args"]):
         name = input_name(program, position) or f"input {position}"
@@ -175,7 +175,7 @@ def _common_name(names: set[str]) -> str:
 
 
 def operation(node: list[Any]) -> str:
-    """A node without its number: ``torch.add(%0, 2)``."""
+    """A node as text, without the node's own number: ``torch.add(%0, 2)``."""
     if node[0] == "p":
         return "input"
     if node[0] == "g":

@@ -28,9 +28,9 @@ SET_BY = {
     "groups": "the process groups of the graph's collectives, and how many ranks they have",
     "ranks": "this rank's place in its process groups",
 }
-# Modes of the whole process, which no call of a function changes.
+# Modes of the whole process: a program sets them once, and not around a call.
 PROCESS_WIDE = ("threads", "default_dtype", "default_device", "float32_matmul_precision", "fp32_precision")
-# Maps a mode to the mode whose call sets both.
+# Maps a mode to a second mode whose call sets both. If both have changed, causes.py names only the second.
 FOLLOWS = {"autocast_dtypes": "autocast", "fp32_precision": "float32_matmul_precision"}
 PARTS = {
     "fp32_precision": (

@@ -16,7 +16,8 @@ MAX_OPERATORS = 3
 def describe_parameters(before: ProgramData, after: ProgramData) -> str:
     """The parameters and operations that differ: ``20 fewer parameters: self.h.*; 76 -> 30 operations``.
 
-    "" if the parameters are the same, even if their names differ, or if they are buffers in one of the graphs.
+    "" if the parameters do not differ. Also "" if the graphs have the same number of inputs and the same operators:
+    then only the names of parameters differ, or parameters are buffers in one graph.
     """
     inputs = [program["inputs"]["args"] for program in (before, after)]
     if len(inputs[0]) == len(inputs[1]) and operators(before) == operators(after):
@@ -38,7 +39,7 @@ def describe_operations(before: ProgramData, after: ProgramData) -> str:
 
 
 def operators(program: ProgramData) -> Counter[str]:
-    """How often a graph calls each operator, without its inputs and outputs."""
+    """How often a graph calls each operator. Inputs and outputs do not count as operators."""
     return Counter(listing.operator(node) for graph in program["graph"] for node in graph if node[0] not in "po")
 
 
@@ -48,8 +49,9 @@ def _lengths(before: ProgramData, after: ProgramData) -> str:
 
 
 def _main_file(before: ProgramData, after: ProgramData) -> str:
-    """A phrase that names the file whose call led to the nearest graph; "" if this is also the file of the other graph,
-    or if a file is unknown.
+    """A phrase with the main file of the nearest graph: the file of its outermost call.
+
+    "" if both graphs have the same main file, or if one is unknown.
     """
     then, now = ([call.file for call in listing.calls(program)][-1:] for program in (before, after))
     return f"the nearest graph is of {then[0].rpartition('/')[2]}" if then and now and then != now else ""

@@ -1,10 +1,10 @@
-"""Handles frozen weights, which Inductor puts into the code. The key has their digests, a job their content.
+"""Handles frozen weights, which Inductor puts into the code.
 
 Dynamo leaves the weights as attributes of the graph's module. This project turns them into the graph's last inputs
-(torch_internals/client/graph_attributes.py). Compiled code is valid only for the weights' values, so a digest of its
-content describes each weight. A job has the bytes of all weights, in order, after the program (job.py).
+(torch_internals/client/graph_attributes.py). Compiled code is valid only for the weights' values, so the captured graph
+has a digest of each weight's content. A job has the bytes of all weights, in order, after the program (job.py).
 
-The client compares the digests before it sends the weights, and before compiled code serves a call. Digests detect
+The client verifies the digests before it sends the weights, and before compiled code serves a call. Digests detect
 changes that torch's version counters miss (``parameter.data.copy_(...)``).
 """
 
@@ -28,7 +28,7 @@ Taken = TypeVar("Taken")
 
 @dataclass(frozen=True)
 class Weights:
-    """The frozen weights of a graph, in the order of its inputs, as they were at the capture."""
+    """The frozen weights of a graph, in the order of its inputs, with their digests at the capture."""
 
     tensors: tuple[torch.Tensor, ...]
     digests: tuple[str, ...]
@@ -83,7 +83,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _read(tensor: torch.Tensor, take: Callable[[Any], Taken]) -> Taken:
-    """Return ``take(bytes)``, with a tensor's bytes in memory order, or with b"" if the tensor cannot be read."""
+    """Return ``take(content)``: the content is the tensor's bytes in memory order, or b"" if they cannot be read."""
     # Keep the storage alive during the read: another thread may replace it (weight.data = ...).
     storage = tensor.untyped_storage()
     start = tensor.storage_offset() * tensor.itemsize

@@ -41,17 +41,17 @@ def activate() -> None:
 
 
 def in_a_worker() -> None:
-    """Call ``activate`` in a worker: this process, and processes that it starts, only compile on the device.
+    """Load the device in a worker. This process and its children only compile for the device, and run nothing on it.
 
-    torch's processes that compile kernels (torch/_inductor/compile_worker) query Triton for its GPU. These processes
-    run torch's own command without our code, so they get the device by LD_PRELOAD.
+    torch's processes that compile kernels (torch/_inductor/compile_worker) query Triton for the kind of GPU. These
+    processes run torch's own command without our code, so they get the device by LD_PRELOAD.
     """
     activate()
     if _library is None:
         return
     _library.made_up_cuda_compiling(1)
     os.environ["CUDA_MADE_UP_COMPILING"] = "1"
-    # LD_PRELOAD gets the paths of files. A folder in LD_LIBRARY_PATH would change the keys of graphs.
+    # Put the libraries' own paths into LD_PRELOAD, because a folder in LD_LIBRARY_PATH would change the keys of graphs.
     ready = os.environ["TRITON_LIBCUDA_PATH"]
     if set(ready) & {" ", ":"}:  # they separate paths in LD_PRELOAD (ld.so(8))
         _say(f"{ready} has a blank or a colon: torch 2.11 cannot compile kernels in separate processes")
@@ -71,10 +71,10 @@ def is_active() -> bool:
 
 @contextmanager
 def compiling() -> Iterator[Callable[[], str]]:
-    """Treat this process as a compile inside the block: measuring times and running kernels are errors.
+    """Inside the block, treat this process as a compile: measuring times and running kernels are errors.
 
-    Yields a function that returns the first call that the device refused, or "", because some errors do not reach the
-    compiler.
+    Yields a function that returns the name of the first call that the device refused, or "". Some errors do not reach
+    the compiler.
     """
     library = ctypes.CDLL(_CUDA)
     library.made_up_cuda_refused.restype = ctypes.c_char_p

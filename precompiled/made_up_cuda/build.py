@@ -68,7 +68,7 @@ class Torch:
         site = self.root.parent
         found = [self.root / "include", self.root / "include/torch/csrc/api/include"]
         found += sorted(site.glob("nvidia/cu1[0-9]/include"))
-        # CUDA's headers include files in crt/, which only the package triton contains.
+        # CUDA's headers include files of the folder crt/. Only the package triton contains these files.
         return [*found, site / "triton/backends/nvidia/include"]
 
 
@@ -100,7 +100,7 @@ def check(torch: Torch) -> None:
 
 
 def folder(torch: Torch) -> Path:
-    """The folder for the libraries of this torch, which may not exist yet."""
+    """The folder for the libraries that are built for this torch. The folder may not exist yet."""
     digest = hashlib.sha256(f"{metadata.version('torch')} {torch.root}".encode())
     for source in sorted(SOURCES.glob("*")):
         if source.suffix in (".cpp", ".h") or source.name in ("build.py", "kinds.py"):
@@ -180,7 +180,7 @@ def _build(torch: Torch, into: Path) -> None:
 
 
 def _missing(torch: Torch, objects: Iterable[Path]) -> str:
-    """C++ code for each undefined name that torch needs: a call prints the name and fails."""
+    """C++ code that defines each function that torch needs and our sources lack. A call prints the name and fails."""
     wanted: set[str] = set()
     libraries = [torch.libraries / name for name in _ASK]
     for line in _run(
@@ -214,7 +214,7 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> int:
-    """Print the folder, or with --json a document: {"folder"}, or {"problem", "action"} and status 1."""
+    """Print the folder. With --json, print {"folder"}, or {"problem", "action"} and exit with status 1."""
     try:
         found = build(lambda text: print(text, file=sys.stderr, flush=True))  # noqa: T201
     except CannotBuild as error:

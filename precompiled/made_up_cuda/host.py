@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-# Workers also run the environment's Python. So this is a .pth file and not a variable of the loader.
+# Workers run the same Python, but do not inherit LD_PRELOAD. So a .pth file loads the device.
 _PTH = (
     "import os; os.environ.get('CUDA_MADE_UP') and "
     "__import__('precompiled.made_up_cuda.activate', fromlist=['_']).activate()\n"
@@ -14,10 +14,11 @@ _PTH = (
 
 
 def variables(python: str, devices: str, state: Path) -> dict[str, str]:
-    """The environment variables with which a process of ``python`` has ``devices`` (kinds, "h100,a100").
+    """Environment variables that give a process of ``python`` the made-up ``devices`` (kinds, such as "h100,a100").
 
-    Writes a .pth file into that environment's site-packages, and builds the device if needed. The .pth file does
-    nothing in other processes. ``state`` is a folder that these processes share (docs/explanation/made-up-cuda.md).
+    Writes a .pth file into the site-packages of ``python``, and builds the device if needed. The .pth file does nothing
+    in processes without these variables. ``state`` is a folder that the processes with these variables share
+    (docs/explanation/made-up-cuda.md).
     """
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,8 +1,8 @@
 """Lists the kinds of GPU that the made-up device can be, as CUDA describes them.
 
 Sources: NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities, written from memory. On an
-H100, PyTorch 2.11 reported the values of the H100. On an H200, it reported the name, capability, number of
-multiprocessors and L2 size of the H200. No other value was compared with a device, in particular no clock.
+H100, PyTorch 2.11 reported the values of this table. On an H200, it reported the table's name, capability, number of
+multiprocessors and L2 size. No clock, and no other value, was compared with a device.
 
 Effect of a wrong number:
 
@@ -11,7 +11,7 @@ Effect of a wrong number:
 - The key contains no clocks. A wrong clock may make Inductor choose slower code. torch 2.15 uses the memory's clock for
   some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing). torch uses the multiprocessors'
   clock to decide whether padding a product is worthwhile (fx_passes/pad_mm.py, is_mm_compute_bound), and to estimate
-  the time of kernels for passes that need it.
+  how long kernels run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MIB = 1 << 20
 class Kind:
     """One kind of GPU. Sizes are in bytes.
 
-    ``shared_block`` is the shared memory that a block may use, ``shared_multiprocessor`` that of a multiprocessor.
+    ``shared_block`` is the shared memory that one block may use. ``shared_multiprocessor`` is the shared memory of one
+    multiprocessor.
     """
 
     code: str

@@ -56,7 +56,9 @@ def option(function: _Function) -> _Function:
 
 
 def parse(text: str) -> WantedDevices:
-    """Parse a target: a kind of GPU (``h100``, or ``cuda:sm_80`` if only one kind has it) and a count (``h100x8``).
+    """Parse a target: a kind of GPU, and a count (``h100``, ``h100x8``).
+
+    A capability (``cuda:sm_80``) names a kind if no other kind has this capability.
 
     Raises PrecompiledError.
     """
@@ -95,8 +97,8 @@ def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[s
     """Environment variables that make ``cmd`` run on made-up devices.
 
     ``caches``: the directory for the command's Inductor and Triton caches. The caches' measurements are meaningless.
-    Builds the device for the command's torch, if its interpreter can be found. Raises PrecompiledError if the device
-    cannot be built.
+    Builds the device for the command's torch, if the command's interpreter can be found. Raises PrecompiledError if the
+    device cannot be built.
     """
     if (python := interpreter(cmd)) is not None:
         build(python)
@@ -113,7 +115,7 @@ def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[s
 
 
 def interpreter(cmd: Sequence[str]) -> str | None:
-    """The Python interpreter that runs ``cmd``: the command itself, or that of its `#!` line; None if unknown."""
+    """The Python interpreter that runs ``cmd``: the command itself, or the one in its `#!` line; None if unknown."""
     path = shutil.which(cmd[0])
     if path is None or re.fullmatch(r"python[\d.]*", os.path.basename(path)):
         return path

@@ -72,7 +72,7 @@ def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[s
 
 
 def untuned_artifacts(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
-    """The artifacts that can be tuned but are not, sorted by name. ``beginnings``: prefixes of their keys."""
+    """The artifacts that are not tuned yet, sorted by name. ``beginnings``: prefixes of their keys."""
     every = [item for item in store.all_artifacts() if item.manifest.key.startswith(tuple(beginnings) or "")]
     done = {(item.manifest.key, item.manifest.guards) for item in every if item.manifest.tier != fmt.UNTIMED}
     found: dict[tuple[str, str], Artifact] = {}
@@ -171,7 +171,7 @@ def _submitted(connection: DaemonConnection, message: wire.Submit, graph: bytes,
 
 
 def wait_until_idle(uuid: str, out: Output) -> None:
-    """Wait until a GPU is idle. Raises PrecompiledError if nvidia-smi cannot report its use."""
+    """Wait until a GPU is idle. Raises PrecompiledError if nvidia-smi cannot report the GPU's use."""
     is_reported = False
     while True:
         for _look in range(LOOKS):

@@ -1,5 +1,4 @@
-"""tools metrics: serves Prometheus the numbers of `status` and `cache stats`, writes them to a file, or prints them
-once.
+"""tools metrics: serves the numbers of `status` and `cache stats` to Prometheus, or writes or prints these numbers.
 
 The command is a separate process, because the system daemon has no network access and must not parse HTTP as root.
 """

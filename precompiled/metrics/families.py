@@ -96,7 +96,7 @@ def names() -> set[str]:
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     """All metric families that have values.
 
-    If no daemon runs, only `up` (0) and the number of clients, which the store's records give, have values.
+    If no daemon runs, only `up` (0), the metrics of clients, and the metrics of the remote have values.
     """
     more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])

@@ -10,7 +10,7 @@ Parts:
 - ``automatic``: handles each frame that Dynamo would trace.
 - ``failed_traces``: reports the traces that torch does not finish, if packages are off.
 - ``entry_search`` and ``entry_building``: find the entry that serves a frame, and build the entry of a trace.
-- ``source_files`` and ``requirements``: check the conditions besides guards under which an entry may be used.
+- ``source_files`` and ``requirements``: check all conditions for the use of an entry, except its guards.
 - ``describe``: describes objects as plain data that two processes can compare.
 - ``dynamo``: has all code that needs Dynamo.
 
@@ -30,7 +30,8 @@ _undo: list[Callable[[], None]] = []  # what `_report_failed_traces` must undo
 
 
 def install(*, off: bool = False) -> None:
-    """Use and record packages in this process: now if Dynamo is imported, or else from the first torch.compile on.
+    """Use and record packages in this process, from now on if Dynamo is imported, else from the first torch.compile on.
+
     Idempotent.
 
     ``off``: do neither, and only report the traces that torch does not finish.

@@ -1,10 +1,10 @@
 """Audits packages: in some processes Dynamo traces although a package fits. This file compares trace and package.
 
-A package is used only if all recorded reads of its trace give the same values. But only a trace can show whether these
-records are complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces the first frame of
-each function although a package would have served it. If a trace differs from its package, this file warns, and the
-store refuses the function's packages from then on. The audited process runs its own trace, so a wrong package does not
-affect it.
+A package is used only if each recorded read of its trace would give the same value now. But only a new trace can show
+whether the records are complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces the
+first frame of each function although a package would have served it. If a trace differs from its package, this file
+warns, and the store refuses the function's packages from then on. The audited process runs its own trace, so a wrong
+package does not affect it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishes a package entry for each frame that Dynamo traces, and serves later processes from entries without a trace.
+"""Publishes a package entry for each frame that Dynamo traces. Later processes use the entries instead of a trace.
 
 Dynamo calls ``find`` at each frame for which it has no valid code, and ``traced`` after each trace. If no package fits
 a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
@@ -38,7 +38,8 @@ from precompiled.torch_internals.client import garbage_collection, structured_tr
 log = logging.getLogger("precompiled.package")
 _REMOTE = parts.REMOTE.get()  # not in a thread, because a fork would wait for the import
 
-# Reason codes of traces that an audit cannot compare. The cause is this process or host, and not the package.
+# Codes of the reasons for which an audit cannot compare a trace. These reasons lie in this process or host, not in the
+# package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 
@@ -55,8 +56,7 @@ def switch_on() -> Automatic:
 class Automatic:
     """The packages of this process (implements process.PackagesProtocol and dynamo/dynamo_frames.FrameHandler).
 
-    ``reports`` has one report for each frame with tensors that Dynamo reached, without having code for it, while
-    packages were on.
+    ``reports``: if Dynamo has no code for a frame with tensors while packages are on, the frame gets a report.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Automatic:
         return self._source_files.digests()
 
     def modules(self) -> dict[str, str]:
-        """Map each installed top-level module that the program has loaded to digests, as ``SourceFiles.modules``."""
+        """Map installed top-level modules that the program has loaded to digests (see ``SourceFiles.modules``)."""
         return self._source_files.modules()
 
     def flush(self, timeout_s: float | None = None) -> bool:
@@ -84,7 +84,7 @@ class Automatic:
     def name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
-        """Attach the graph's key and description to its function (see the protocol). Never raises.
+        """Attach a graph's key and description to the graph's function (see the protocol). Never raises.
 
         A trace is recorded only if each of its graphs has a key and a description.
         """
@@ -99,7 +99,8 @@ class Automatic:
     ) -> None:
         if program.cudagraphs or program.frozen:
             # No entry can serve these graphs. With CUDA graphs, parameters need marks that only a trace sets. An
-            # artifact with frozen weights contains the values of the weights, which an entry does not record.
+            # artifact with frozen weights contains the values of the weights, and an entry does not record these
+            # values.
             return
         graph = Graph(
             report.key,
@@ -174,7 +175,7 @@ class Automatic:
             return UNKNOWN
 
     def ended(self) -> None:
-        """Finish a frame after its package or trace. Never raises."""
+        """Finish a frame, after a package served it or Dynamo traced it. Never raises."""
         self._source_files.leave_out()
 
     def failed(self, error: BaseException) -> None:
@@ -234,8 +235,9 @@ class Automatic:
         structured_trace.frame(vars(report), traced.result)
 
     def raised(self, frame: Frame, problem: str, state: str) -> None:
-        """Report that an error or an interruption ended the trace of a frame. If the trace had made a graph, the
-        graph's report has the error.
+        """Report that an error or an interruption ended the trace of a frame.
+
+        If the trace had made a graph, the graph's report has the error instead.
         """
         session, looked = sessions.current(), self._looked
         if session.is_off or looked.frame() is not frame or len(session.ledger) > looked.graphs:

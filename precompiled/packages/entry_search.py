@@ -35,7 +35,7 @@ MAX_TRIED = 16
 
 
 class VerifiedEntry(NamedTuple):
-    """An entry that fits a frame. ``install`` gives the entry to Dynamo. ``discard`` undoes the check's changes."""
+    """An entry that fits a frame. ``install`` gives the entry to Dynamo. ``discard`` undoes what the check changed."""
 
     install: Callable[[], Any]
     discard: Callable[[], None]
@@ -49,7 +49,7 @@ class FrameSearch:
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     began: float = 0.0  # when the search began, by time.perf_counter()
     graphs: int = 0  # the number of graphs that the process had before the search
-    # ``requires`` and ``program`` describe the process before the trace, which may change both.
+    # ``requires`` and ``program`` describe the process before the trace, because the trace may change both.
     requires: dict[str, str] | None = None
     program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why each entry was not used
@@ -175,7 +175,7 @@ class EntrySearch:
         Audits only a function's first trace. Later traces depend on which sizes have changed.
         """
         if self._audits is None:
-            # In this mode, a server starts from a base store, and a trace would delay its first reply.
+            # In the mode "lookup", a server starts from a base store, and a trace would delay its first reply.
             fraction = 0.0 if session.settings.mode == "lookup" else session.settings.package_audit
             self._audits = sampling.is_drawn(fraction)
         return self._audits and entry.header.first and frame.first
@@ -231,7 +231,7 @@ class EntrySearch:
 
 
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
-    """Whether the entry is of a function in ``__main__``, but from another file than the frame's.
+    """Whether the functions of entry and frame are both in ``__main__``, but in different files.
 
     Such an entry belongs to a different program, so it does not explain this program's trace.
     """

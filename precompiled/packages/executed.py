@@ -1,9 +1,9 @@
 """Finds the functions of the program that have not run. The bodies of these functions have had no effect.
 
 CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
-is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,
-after a check of its offset. Other versions of Python count no calls by default, so this file treats every function as
-run.
+is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes the counter, so this file reads it from
+memory, after a check of the counter's offset. Other versions of Python count no calls by default, so this file treats
+every function as run.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def has_run(code: CodeType) -> bool:
 def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
     """Yield the code of a module's functions that are defined in the module's file.
 
-    Includes functions inside decorators. program_text.py excludes decorators that may replace the function or read its
-    source.
+    Includes functions that decorators have wrapped. program_text.py excludes decorators that may replace the function
+    or read its source.
     """
     name = module_named(module)
     for value in list(namespace_of(module).values()):

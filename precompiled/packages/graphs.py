@@ -99,8 +99,8 @@ def _dispatched(
 ) -> Callable[..., object]:
     """Serve a graph whose artifacts are valid only for some sizes.
 
-    A call with other sizes runs eager and submits a variant, as after a swap. The stand-in is built now, so that later
-    no call fails because an artifact was evicted or a source file was edited.
+    A call with other sizes runs eager and submits a variant, like a call of a swapped graph. The stand-in is built now,
+    because a later build could fail: an artifact may be evicted, or a source file edited.
     """
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:

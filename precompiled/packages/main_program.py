@@ -20,7 +20,7 @@ _ASKS = re.compile(r"(\s*get_ipython\(\)\.run_line_magic\('precompiled', '(?:[^'
 
 
 def texts() -> list[Text]:
-    """The texts of the main program; empty if it is a user's file.
+    """The texts of the main program; empty if the main program is a file of the user.
 
     Raises NotPortable if the text is unknown (an interactive session).
     """
@@ -53,7 +53,7 @@ def file_of(module: ModuleType | None) -> str | None:
 
 
 def _is_stream(file: str) -> bool:
-    """Whether Python read the program from a pipe (``python /dev/stdin``, ``python <(...)``) and lost its text."""
+    """Whether Python read the program from a pipe (``python /dev/stdin``, ``python <(...)``), so its text is lost."""
     try:
         return not stat.S_ISREG(os.stat(file).st_mode)
     except OSError:  # a missing file has its own message later

@@ -30,8 +30,9 @@ class Comparison(NamedTuple):
 
 
 def compare(one: tuple[Header, About], other: tuple[Header, About]) -> Comparison:
-    """Compare two entries as the store has them. An entry of a skipped frame has no guards, so it cannot be nearest to
-    a compiled one.
+    """Compare two entries as the store has them.
+
+    An entry of a skipped frame has no guards, so it ranks behind all entries of compiled frames.
     """
     found = difference.entries(one, other)
     changes = _distinct(sorted((item for item in found if not item.is_identity), key=lambda item: not item.is_value))
@@ -41,11 +42,12 @@ def compare(one: tuple[Header, About], other: tuple[Header, About]) -> Compariso
 
 
 def nearest_first(made: tuple[Header, bytes], tried: Sequence[TriedEntry], reasons: Sequence[str]) -> tuple[str, ...]:
-    """The reasons of a trace. Those that compare the new entry (``made``) with the nearest entries come first.
+    """The reasons of a trace. Reasons that compare the new entry (``made``) with the nearest entries come first.
 
     If a constant differs, the reason names the constant, because other differences usually follow from it.
     """
-    # The description in memory has tuples where a stored one has lists, so every size would differ.
+    # Parse the new description as if it were stored: the one in memory has tuples instead of lists, so every size would
+    # differ.
     new = made[0], About.parse(made[1])
     ranked = []
     for entry, reason in tried:
@@ -59,7 +61,10 @@ def nearest_first(made: tuple[Header, bytes], tried: Sequence[TriedEntry], reaso
 
 
 def _distinct(found: Iterable[EntryDifference]) -> list[EntryDifference]:
-    """The differences whose texts still differ in the program's names. Dynamo may have several names for one value."""
+    """The differences, without those that have the same text in the program's names.
+
+    Dynamo may have several names for one value.
+    """
     texts: dict[str, EntryDifference] = {}
     for item in found:
         texts.setdefault(in_words(str(item)), item)

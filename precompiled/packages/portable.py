@@ -1,8 +1,8 @@
 """Saves the package of a compiled function to a file, and loads it on another host of the same kind.
 
 ``load`` verifies the file (portable_format.read), compares its requirements with this host, and publishes its entries
-and artifacts in this process's store. With ``check_source=False``, the entries stay in memory. The entries then serve
-calls like automatic packages.
+and artifacts in this process's store. With ``check_source=False``, the entries stay in memory. Loaded entries serve
+calls like entries that this process recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry
 from precompiled.version import VERSION
 
-# Maps a requirement to an error's words for a difference in this requirement. If several requirements differ, the error
+# Maps a requirement to the words of the error if this requirement differs. If several requirements differ, the error
 # names the first in this order.
 _NAMED = {
     "torch": "another torch",
@@ -88,7 +88,7 @@ def save(compiled: object, path: str | Path) -> None:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
             # The captured graph contains lines of the user's code, and is needed only to compile for sizes that no
-            # artifact serves. So it is left out if an artifact serves all sizes.
+            # artifact serves. So the package omits the captured graph if an artifact serves all sizes.
             if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
                 files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
             manifest = dataclasses.replace(

@@ -13,7 +13,7 @@ from precompiled.packages.program_text import Text
 
 
 class Program:
-    """The program that this process has loaded when it looks up a frame: source texts, and modules without a text.
+    """The program as this process has loaded it when a frame is looked up: source texts, and modules without a text.
 
     ``sources`` is a digest of the complete texts. ``code()`` returns a digest of the parts of the texts that can matter
     to a trace (program_text.py). An entry's header contains both digests.
@@ -32,7 +32,7 @@ class Program:
         self._unrun: dict[str, dict[Place, CodeType]] | None = None  # maps a module to its functions that have not run
 
     def fix(self) -> None:
-        """Record which functions have not run. Call this method before a trace, which runs some functions."""
+        """Record which functions have not run. Call this method before a trace, because a trace runs some functions."""
         if self._unrun is None:
             self._unrun = self._look()
 

@@ -71,7 +71,7 @@ class Text:
     """
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
-        """``content``: None for a program without a text, which ``digest`` identifies."""
+        """``content``: None for a program without a text. ``digest`` then identifies the program."""
         self.digest = digest if content is None else hashlib.sha256(content).hexdigest()
         self._content = content
         self._source: _Source | None = None
@@ -132,8 +132,9 @@ class _Source:
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
-    """``code_digest`` without the bodies of functions that have not run, but with the names of their arguments, which
-    code can read.
+    """``code_digest`` without the bodies of functions that have not run.
+
+    Includes the names of their arguments, because other code can read these names.
     """
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
@@ -150,12 +151,12 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
 
 
 def _is_made_over(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether a decorator may replace the function or class, or read its source, as Triton's does."""
+    """Whether a decorator may replace the function or class, or read its source, as Triton's decorator does."""
     return any(ast.unparse(item).removesuffix("()") not in _CALL_ONLY for item in node.decorator_list)
 
 
 def _strip(node: ast.AST, telling: _Telling) -> None:
-    """Remove docstrings and statements that only print or log from all blocks within ``node``."""
+    """In all blocks within ``node``, remove docstrings, and statements that only print or log."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         block = getattr(node, name, None)
         if not isinstance(block, list):  # a lambda's body is an expression
@@ -172,7 +173,7 @@ def _strip(node: ast.AST, telling: _Telling) -> None:
 
 
 def _decides_nothing(statement: ast.AST) -> bool:
-    """Whether a statement is an ``if`` with empty blocks (after a removed ``print``) whose test has no effect."""
+    """Whether a statement is an ``if`` whose test has no effect and whose blocks are empty (``print`` was removed)."""
     if not isinstance(statement, ast.If):
         return False
     within = (*statement.body, *statement.orelse)

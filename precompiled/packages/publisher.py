@@ -13,7 +13,10 @@ log = logging.getLogger("precompiled.package")
 
 
 class Publisher:
-    """Writes entries in a thread that ends with the last entry. The interpreter waits for this thread at exit."""
+    """Writes entries in a thread that ends once all entries are written.
+
+    The interpreter waits for this thread at exit.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Condition()

@@ -1,4 +1,4 @@
-"""Compares an entry's requirements: environment, settings and global state must be the same as in its trace."""
+"""Compares an entry's requirements: environment, settings and global state must be as in the entry's trace."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 
 
 def _replaced() -> str:
-    """The functions of torch that the program has replaced, and their replacements' code.
+    """The functions of torch that the program has replaced, and the code of the replacements.
 
-    If Dynamo traces a replacement, its code has guards like any traced code. If only torch's own code calls a
-    replacement, the graph has no artifact.
+    If Dynamo traces a replacement, the replacement's code has guards like any traced code. If only torch's own code
+    calls a replacement, the graph has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

@@ -7,14 +7,14 @@ one program. With ``packages = "function"``, only the comparison of values decid
 
 What the digest covers:
 
-- For the user's own Python files, the digest covers the content, and not the path. The program stays the same after a
-  new checkout, or an edit that cannot matter (program_text.py).
+- For the user's own Python files, the digest covers the content, and not the path. A new checkout, or an edit that
+  cannot matter (program_text.py), does not make a different program.
 - For code without a file (a notebook's cells, ``python -c``, a pipe, a script under cProfile), the digest covers the
   text or the code.
 - For a module that a library generates in a temporary file, the digest covers the functions, classes and values.
 - For installed files, the digest covers path, size and modification time, as Python does for its bytecode.
-- The digest leaves out Python's library and torch, whose versions an entry requires. The digest also leaves out
-  precompiled, where a change that matters raises the version of the entries' format.
+- The digest leaves out Python's library and torch, because an entry requires their versions. The digest also leaves out
+  precompiled, because each relevant change of precompiled raises the version of the entries' format.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from precompiled.packages.program_text import Text
 from precompiled.torch_internals.user_code import user_values
 
 LOOK_S = 1.0  # seconds between two checks for saved files
-# Top-level modules that do not count, because a trace or a compile imports further modules below them: torch (an entry
-# requires its version), the modules that torch and precompiled import, and multiprocessing's name for the main program.
+# Top-level modules that do not count: torch (an entry requires its version), and modules that torch and precompiled
+# import. A trace or a compile imports further modules below these. ``__mp_main__`` is multiprocessing's name for the
+# main program.
 _NOT_THE_PROGRAMS = frozenset(
     """
     __mp_main__ functorch jinja2 markupsafe mpmath msgspec networkx precompiled psutil sympy torch torchgen triton
@@ -57,7 +58,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 class SourceFiles:
     """The source files of this process.
 
-    A process has one such object, which keeps the state of each file at its first read.
+    A process has one such object. It keeps the state that each file had when it was first read.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,8 @@ class SourceFiles:
         if self._problem is not None:
             raise self._problem
         now = time.monotonic()
-        # LOOK_S limits how often the files are checked, because a first call has many frames and a program many files
+        # LOOK_S limits how often the files are checked, because a first call has many frames, and a program has many
+        # files
         if now - self._looked > LOOK_S:
             self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
             self._looked, self._digest = now, None
@@ -115,9 +117,7 @@ class SourceFiles:
         return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
 
     def modules(self) -> dict[str, str]:
-        """Map each installed top-level module that belongs to the program to two digests: of its modules' names, and of
-        their files.
-        """
+        """Map installed top-level modules of the program to digests: one of their modules' names, one of the files."""
         found: dict[str, list[tuple[object, ...]]] = {}
         for name, file in sorted(self._installed.items()):
             found.setdefault(name.partition(".")[0], []).append((name, *file))
@@ -139,14 +139,18 @@ class SourceFiles:
         return found
 
     def leave_out(self) -> None:
-        """Stop counting installed modules that a trace or load imported since the last ``program``."""
+        """Leave out installed modules that a trace or load has imported since the last call of ``program``."""
         if self._asked:  # otherwise the program itself may have imported them
             # The user's own modules count even if a trace imported them
             self._aside |= {*list(sys.modules)} - self._seen.keys()
         self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
-        """Classify ``new`` modules: first all modules, later those that were added."""
+        """Classify ``new`` modules.
+
+        At the first call, and after a problem, these are all loaded modules. Otherwise these are the modules that were
+        added or replaced since the last call.
+        """
         for known in (self._files, self._generated):
             for name in [name for name in known if name in new or name not in self._seen]:
                 del known[name]

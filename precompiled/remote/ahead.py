@@ -1,8 +1,8 @@
 """Lets the helper fetch the objects that this program used in earlier runs, while torch is imported.
 
-The fetch begins in its own thread when the program is about to import torch (bootstrap.py). Traces wait for the fetch,
-for ``remote_ahead_s`` in total. The process reports the objects that it has used to the helper, when its last graph is
-swapped and when it ends.
+The fetch begins in its own thread when the program is about to import torch (bootstrap.py). Traces wait for the fetch.
+All traces of a process together wait at most ``remote_ahead_s``. The process reports to the helper which objects it has
+used. It does so when its last graph is swapped, and when the process ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from precompiled.core.config import Settings
 
 QUIET = 0.25  # A process waits at most this fraction of ``remote_ahead_s`` for a remote that has not answered at all.
-# The CPU instruction sets on which the code that torch generates depends (torch/_inductor/cpu_vec_isa.py).
+# The CPU instruction sets that affect the code that torch generates (torch/_inductor/cpu_vec_isa.py).
 _INSTRUCTIONS = frozenset(
     {"avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16"}
 )
@@ -104,7 +104,10 @@ class Ahead:
         return not self._ended.is_set()
 
     def wait(self) -> bool:
-        """Wait for the fetch within the process's remaining time. Returns whether the store may have new objects."""
+        """Wait for the fetch, at most for the process's remaining time.
+
+        Returns whether the store may have new objects.
+        """
         with self._lock:
             began, left = time.monotonic(), self._left_s
             if not self._answered.wait(left * QUIET):

@@ -178,7 +178,7 @@ class Bucket:
     ) -> _T:
         """Return the result of a call, within a time limit. If the call hangs, its thread is abandoned.
 
-        ``what``: the ``what`` and ``path`` of a Request.
+        ``what``: the fields ``what`` and ``path`` of a RemoteRequest.
         """
         breaker.check()
         began, clock = time.time(), time.monotonic()

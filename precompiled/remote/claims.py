@@ -1,4 +1,4 @@
-"""Keeps the helper's claims: for each key that a worker requests, a thread that searches, waits, or holds the lease.
+"""Keeps the helper's claims. For each key that a worker requests, a thread searches, waits, or holds the lease.
 
 A waiting worker occupies a slot. So a worker gets a reply within ANSWER_S, even if the remote does not answer. The
 reply is one of these: the worker must compile, the artifact has arrived, or the worker must repeat the request later.
@@ -42,7 +42,7 @@ class _Case:
 
 
 class Claims:
-    """The claims of a helper, by key. Thread-safe. The helper's errors with the remote are passed to ``failed``."""
+    """The claims of a helper, by key. Thread-safe. ``failed`` is called with each error."""
 
     def __init__(self, failed: Callable[[Exception], None], *, may_hold: bool, ttl_s: float = TTL_S) -> None:
         self._failed, self._may_hold, self._ttl_s = failed, may_hold, ttl_s

@@ -2,7 +2,7 @@
 Also selects leases that are older than LEASE_MAX_AGE_S.
 
 An object's age counts from its writing, by the remote's clock, because object stores do not record reads. A host that
-needs a removed object recompiles the graph and puts it again.
+needs a removed object recompiles the graph and puts the object again.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ def ours(bucket: Bucket) -> list[RemoteObject]:
 
 
 def time_there(bucket: Bucket) -> float:
-    """The time by the remote's clock, in seconds since the epoch. Finds it by writing an object.
+    """The time by the remote's clock, in seconds since the epoch. Finds the time by writing an object.
 
-    The local clock is not used, because a clock that is fast would remove leases that are still held. Raises
-    RemoteError.
+    The local clock is not used: if it were fast, leases that are still held would be removed. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
@@ -64,7 +63,7 @@ def _is_lease(path: str) -> bool:
 
 
 def _is_passing(path: str) -> bool:
-    """Whether a path names a lease or an object of ``time_there``, which are useless after an hour."""
+    """Whether a path names a lease or an object of ``time_there``. Both are useless after an hour."""
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 

@@ -28,9 +28,9 @@
               {"do": "stop"}                  helper -> {}; then it tries the puts again and exits
 
 If the helper does not answer, ``ask`` returns None, and the peer continues alone. This file uses only the standard
-library and core, because workers and clients import it. With messages of wire.py instead of JSON, a client's first
-step would come later: importing wire.py takes 0.95 to 1.9 times as long as importing this file (5 runs of ``python -X
-importtime``, 2026-11-28), and a client whose artifacts are all in the store does not import wire.py otherwise.
+library and core, because workers and clients import it. Messages of wire.py instead of JSON would delay a client's
+first step: importing wire.py takes 0.95 to 1.9 times as long as importing this file (5 runs of ``python -X
+importtime``, 2026-11-28). A client whose artifacts are all in the store does not need wire.py for anything else.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ LOOK_S = 0.05
 # Seconds until a worker repeats its request while the helper starts or the remote has not answered.
 AGAIN_S = 1.0
 SENT_S = 30.0  # seconds for sending a graph to the farm
-# Seconds to wait for a reply, which normally comes at once. Without a reply, the worker compiles. The next lease holder
-# may then compile as well.
+# Seconds to wait for a reply, which normally comes at once. Without a reply, the worker compiles. The host that gets
+# the lease next may then compile as well.
 TURN_S = 10.0
 USED_S = 0.5  # the longest time in seconds that a process waits at its end
 MAX_LINE = 1 << 20
@@ -283,9 +283,9 @@ def put_kernel(root: Path, key: str) -> None:
 def fetch_kernel(root: Path, key: str, wait_s: float, *, compiles: bool) -> bool:
     """Let the helper fetch a Triton kernel. Returns whether the helper found the kernel and published it in the store.
 
-    ``compiles``: whether this process will compile the kernel if the remote lacks it (it has the turn of
-    store/kernel_turns.py). If so, and another host already compiles the kernel, the helper waits for that host. This
-    function returns false if the helper sends no answer for ``wait_s`` seconds.
+    ``compiles``: whether this process will compile the kernel if the remote lacks it (because it has the turn,
+    store/kernel_turns.py). If this process will compile, and another host already compiles the kernel, the helper waits
+    for that host. This function returns false if the helper sends no answer for ``wait_s`` seconds.
     """
     question = {"do": "kernel", "key": key, "compiles": compiles}
     found = (answer["found"] for answer in answers(root, question, wait_s=wait_s) if "found" in answer)

@@ -36,8 +36,9 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def ensure(settings: Settings) -> None:
-    """Start a helper with these settings unless one runs. Does not wait until it is ready. Raises OSError if the start
-    fails.
+    """Start a helper with these settings unless one runs. Does not wait until the helper is ready.
+
+    Raises OSError if the start fails.
     """
     wanted = arguments(settings)
     found = helper_link.greeting(settings.cache_dir)
@@ -73,7 +74,7 @@ def ensure(settings: Settings) -> None:
 
     def reap() -> None:
         process.wait()
-        # After a failed start, workers must not wait for the helper. The file of a later start stays.
+        # After a failed start, workers must not wait for the helper. If a later start has written the file, keep it.
         with suppress(OSError):
             if starting.read_text() == whose:
                 starting.unlink()

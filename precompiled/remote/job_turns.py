@@ -21,8 +21,8 @@ MAX_JOB_BYTES = 1 << 30
 
 
 class JobTurns:
-    """Answers a helper's peers about their jobs. Thread-safe. ``changed`` is called when the state of the farm may have
-    changed.
+    """Answers workers and couriers about their jobs. Thread-safe. ``changed`` is called when the state of the farm may
+    have changed.
     """
 
     def __init__(self, remote: OpenedRemote, claims: Claims, puts: Puts, changed: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class JobTurns:
         self.farm: Farm | None = None
 
     def answer(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
-        """Answer a worker's request to compile a key, and take the worker's reports on the same connection.
+        """Answer a worker's request to compile a key, and receive the worker's reports on the same connection.
 
         Also answers a courier.
         """
@@ -44,8 +44,8 @@ class JobTurns:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._changed()
-        # The answer may give the peer the key's lease. From this line on, this method must end such a lease, because
-        # the peer may already have closed the connection.
+        # The answer may give the peer the key's lease. If the peer has already closed the connection, it cannot end the
+        # lease. So from this line on, this method must end it.
         said, ours = "", "compile" in answer or "send" in answer
         try:
             send_answer(file, answer)
@@ -68,7 +68,7 @@ class JobTurns:
                 self._claims.ended(key, said)
 
     def _remotes(self, key: str) -> dict[str, Any]:
-        """The remote's answer about a key, for a worker or a courier."""
+        """Return the remote's answer to a worker or courier that requests a key."""
         if not self._remote.done.wait(helper_link.AGAIN_S / 2):
             is_starting = time.monotonic() - self._began < helper_link.STARTING_S
             return {"again_s": helper_link.AGAIN_S} if is_starting else {"compile": True}
@@ -76,7 +76,7 @@ class JobTurns:
         return {"compile": True} if there is None else self._claims.ask(there, key)
 
     def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
-        """Take a courier's job for the farm. The farm then holds the key's lease."""
+        """Receive a courier's job and give it to the farm. The farm then holds the key's lease."""
         assert self.farm is not None
         taken = False
         try:
@@ -92,9 +92,9 @@ class JobTurns:
                 self._claims.ended(key, "")
 
     def on_farm_ended(self, key: str, slots: list[int]) -> None:
-        """Queue a put for each result of the key's job, which the farm has finished.
+        """Queue a put for each result of a job that the farm has finished. ``key``: the job's key.
 
-        ``slots``: where the farm's results are published.
+        ``slots``: the slots, in this store, of the results that the farm has compiled.
         """
         put = [self._puts.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
         if not any(put):

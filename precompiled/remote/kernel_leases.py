@@ -1,8 +1,8 @@
 """Answers processes that lack a Triton kernel: fetches it, waits for the host that compiles it, or takes its lease.
 
 A process takes the kernel's turn (store/kernel_turns.py), asks the helper, and compiles after the answer. The helper
-holds the lease until the turn has ended and a put of the kernel was tried. So the lease needs no connection to the
-process, whose forked children would keep the connection open.
+holds the lease until the turn has ended and the helper has tried to put the kernel into the remote. So the lease does
+not depend on a connection to the process: forked children of the process would keep a connection open.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TURN_LOOK_S = 0.05  # seconds between two checks of this host's turn
 
 
 class KernelLeases:
-    """The leases of a helper on Triton kernels. Thread-safe. ``root``: the store. ``changed`` is called after each
-    request.
+    """A helper's leases on Triton kernels. Thread-safe. ``root``: the store's directory. ``changed`` is called after
+    each request.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class KernelLeases:
         self._may_hold = may_hold
 
     def answers(self, key: str, *, compiles: bool) -> Iterator[dict[str, object]]:
-        """The answers to a process that lacks a kernel (helper_link.py).
+        """Yield the answers to a process that lacks a kernel (helper_link.py).
 
-        After the last answer, the iterator holds the lease if this host has taken it.
+        After the last answer, if this host has taken the lease, the iterator renews the lease until the process has
+        compiled the kernel.
         """
         claim, found = None, Found.ALONE
         try:
@@ -73,7 +74,7 @@ class KernelLeases:
             self._changed()
 
     def _wait(self, claim: Claim) -> Generator[dict[str, object], None, Found]:
-        """Look until no other host has the lease. Raises RemoteError, StoreError."""
+        """Wait until no other host holds the lease, at most for MAX_THEIRS_S. Raises RemoteError, StoreError."""
         pause, until = LOOK_S[0], time.monotonic() + MAX_THEIRS_S
         while (found := claim.look()) is Found.THEIRS:
             if time.monotonic() > until:
@@ -84,10 +85,9 @@ class KernelLeases:
         return found
 
     def _hold(self, claim: Claim, key: str) -> TurnState:
-        """Renew the lease until the process has compiled the kernel and a put of the kernel was tried. Returns the
-        turn's state.
+        """Renew the lease until the process has compiled the kernel and the helper has tried to put the kernel.
 
-        Raises RemoteError, OSError.
+        Returns the turn's state. Raises RemoteError, OSError.
         """
         due = time.monotonic() + claim.beat_s
         # The process requests the put before its turn ends.
@@ -100,7 +100,9 @@ class KernelLeases:
         return state
 
     def _end(self, claim: Claim, *, failed: bool) -> None:
-        """End the lease, if this host holds it. ``failed``: the kernel cannot be compiled, so no host waits for it."""
+        """End the lease, if this host holds it. ``failed``: the kernel cannot be compiled, so other hosts must not wait
+        for it.
+        """
         try:
             claim.give_up() if failed else claim.end()
         except RemoteError as error:  # the lease expires for other hosts

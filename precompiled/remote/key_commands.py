@@ -1,4 +1,4 @@
-"""remote keys new, list, trust, forget: the keys that sign objects of a remote, and those that this host trusts."""
+"""Implements the commands under `precompiled remote keys`: create a signing key, and list, trust or forget keys."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
       <id>.pub                             a trusted public key: a line with its 32 bytes in base64, and a name
 
 An id is the first 16 digits of the SHA-256 of a public key's bytes. Like files of the store, a key file that another
-user could have written is never trusted. ``cryptography`` is imported only to sign and to verify.
+user could have written is never trusted. ``cryptography`` is imported only when a key is created, loaded or used.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def public_of(private: Any, name: str = "") -> PublicKey:
 
 
 def trusted_keys() -> dict[str, PublicKey]:
-    """The trusted keys of other users and hosts, by id. Raises UntrustedStore if another user could have added a key.
+    """Return the trusted keys of other users and hosts, as a map from id to key. Raises UntrustedStore if another user
+    could have added a key.
 
     A key whose file name differs from its id is left out.
     """
@@ -120,7 +121,7 @@ def stamp() -> tuple[tuple[str, int, int], ...]:
 
 
 def new() -> PublicKey:
-    """Make this user's own key. Raises BadKey if there is one already."""
+    """Make this user's own key. Raises BadKey if the user already has a key."""
     ed25519, serialization = _library()
     private = ed25519.Ed25519PrivateKey.generate()
     data = private.private_bytes(
@@ -139,7 +140,7 @@ def new() -> PublicKey:
 
 
 def believe(key: PublicKey) -> Path:
-    """Trust a key's signatures. Returns the path of its file."""
+    """Trust a key's signatures. Returns the path of the key's file."""
     _prepare()
     path = folder() / f"{key.id}{SUFFIX}"
     with durable.replacing(path, 0o600) as file:

@@ -10,13 +10,14 @@ the object.
 - ``by`` is the id of the holder's key. Hosts that trust this key wait.
 - ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists. So a lease has one holder, on
   remotes that support such puts (bucket.py: create).
-- A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Hosts do not read the content.
-- A lease is *dead* for a host that has seen no change of its size for ``ttl_s`` seconds. That host creates the next
-  lease. So the clocks of two hosts are never compared.
-- A holder that finds a higher fence stops. If the holder puts an artifact nevertheless, the remote has one more object
-  for the same variant. This is harmless.
-- A lease is *empty* if its holder could not compile. Every host then compiles the key itself. When a host with the same
-  signer puts the object, it removes the lease.
+- A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Other hosts look only at the size of the
+  lease, not at its content.
+- A lease is *dead* for a host if the host has seen the same size of the lease for ``ttl_s`` seconds. This host then
+  creates the next lease. So the clocks of two hosts are never compared.
+- A holder that finds a lease with a higher fence stops renewing its own lease. If the holder puts an artifact
+  nevertheless, the remote has one more object for the same variant. This is harmless.
+- A lease is *empty* if its holder could not compile the key. Every host then compiles the key itself. If a host with
+  the same signer puts the object later, this host removes the lease.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LEASE = re.compile(r"lease-([0-9a-f]{16}|unsigned)-([0-9]{8})")
 
 
 class Found(Enum):
-    """The result of a check of a key in the remote."""
+    """The result of ``Claim.look``."""
 
     HERE = "here"  # an object that this host lacked was fetched
     MINE = "mine"  # this host holds the lease, so it compiles
@@ -61,8 +62,8 @@ def remove_given_up(there: Transfer, key: str, kind: str = ARTIFACT) -> None:
 
 
 class Claim:
-    """One host's claim to one key of an artifact or Triton kernel (``kind``). Call ``look`` until its result is not
-    THEIRS. If the result is MINE, call ``beat``, and finally ``end`` or ``give_up``.
+    """One host's claim to the key of an artifact or a Triton kernel. ``kind``: which of the two. Call ``look`` until
+    its result is not THEIRS. If the result is MINE, call ``beat``, and finally ``end`` or ``give_up``.
 
     All methods raise RemoteError. ``look`` also raises StoreError.
     """
@@ -88,7 +89,7 @@ class Claim:
         self._seen: dict[str, tuple[int, int, float, float]] = {}
 
     def look(self) -> Found:
-        """Fetch the key's objects from the remote. Without objects, take the lease if no other host holds it."""
+        """Fetch the key's objects from the remote. If none was fetched, take the lease unless another host holds it."""
         objects, leases = self._listed()
         if self._fetch(objects):
             return Found.HERE
@@ -145,7 +146,7 @@ class Claim:
         return True
 
     def end(self) -> None:
-        """Remove the lease: the object is in the remote, or this host does not compile the key."""
+        """Remove the lease, because the object is in the remote or because this host does not compile the key."""
         if self.fence:
             for fence in range(1, self.fence + 1):
                 self._there.bucket.remove(self._path(fence))

@@ -66,10 +66,11 @@ def note(
     entries: Iterable[tuple[str, str]],
     kernels: Collection[str] = (),
 ) -> bool:
-    """Add to a program's lists the objects that it has used. Returns whether it wrote a list. Raises RemoteError.
+    """Add the objects that a program has used to the program's lists. Returns whether a list was written. Raises
+    RemoteError.
 
-    ``fresh``: the keys for which the remote may have a new variant, which the lists lack. ``entries``: each entry's
-    (function, file name). ``kernels``: the keys of Triton kernels.
+    ``fresh``: keys with a variant that the remote may have and the lists lack. ``entries``: each entry's (function,
+    file name). ``kernels``: the keys of Triton kernels.
     """
     if not there.trust.by:
         return False

@@ -50,16 +50,17 @@ class OpenedRemote:
         return before != self._keys
 
     def failed(self, error: Exception) -> None:
-        """Count an error of the remote, and write each error to the log."""
+        """Write an error to the log. If it is an error of the remote, also count it."""
         if isinstance(error, RemoteError) and self.transfer is not None:
             self.transfer.failed(error)
-        # Ignore errors of the log (a full disk, for example): this thread may have objects to put or hold a lease.
+        # An error of the log (a full disk, for example) must not end this thread, which may have objects to put or hold
+        # a lease.
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
             sys.stderr.flush()
 
     def rests(self) -> bool:
-        """Whether the remote must not be used now."""
+        """Whether requests to the remote must wait: the remote is not open, or it rests after errors (bucket.py)."""
         there = self.transfer
         return there is None or (there.bucket.writing.rests or there.bucket.reading.rests)
 

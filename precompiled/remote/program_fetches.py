@@ -40,7 +40,7 @@ class _Stream:
 
 
 class ProgramFetches:
-    """The fetches of a helper, by program. Thread-safe. ``changed`` is called after each fetch."""
+    """The fetches of a helper, one for each program. Thread-safe. ``changed`` is called after each fetch."""
 
     def __init__(self, remote: OpenedRemote, wait_s: float, changed: Callable[[], None]) -> None:
         self._remote, self._wait_s, self._changed = remote, wait_s, changed

@@ -1,10 +1,10 @@
-"""Puts into the remote the objects that peers reported, and ends the leases of their keys.
+"""Uploads the objects that a helper's peers report, and ends the leases of the objects' keys.
 
 Puts run in the order of the requests. If the remote fails, puts are repeated.
 
 - An item that was not tried yet is *fresh*, and is tried at once.
 - A failed item is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
-- An item that is KEPT_S old is given up.
+- An item that is older than KEPT_S is given up.
 - A list of a program's objects is put after all items that were added earlier, because it must name only objects in the
   remote.
 """
@@ -76,7 +76,7 @@ class Puts:
         return False
 
     def awaits_kernel(self, key: str) -> bool:
-        """Whether the first try to put a Triton kernel has not ended yet."""
+        """Whether a Triton kernel is queued, and the first try to put it has not ended."""
         with self._state:
             items = [item for item in (self._trying, *self._fresh) if item is not None and not item.tries]
         return any(item.what["do"] == "put-kernel" and item.what["key"] == key for item in items)
@@ -101,7 +101,7 @@ class Puts:
         self._give_up(left, "the helper has left")
 
     def run(self) -> None:
-        """Put items, once the remote is open, until ``leave``."""
+        """Wait until the remote is open, then put items until ``leave``."""
         self._remote.done.wait()
         while (item := self._next()) is not None:
             item.error = None
@@ -142,7 +142,7 @@ class Puts:
         try:
             for artifact in there.store.lookup(what["key"]):
                 is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
-                # An earlier try may have put the object.
+                # If this is not the first try, an earlier try may have put the object.
                 if is_it and (there.put_artifact(artifact) or item.tries):
                     lease.remove_given_up(there, what["key"])
         finally:
@@ -154,8 +154,8 @@ class Puts:
         self._again.append(item)
 
     def _taken(self, items: deque[QueuedPut]) -> QueuedPut | None:
-        """Take the first of these items. A program's list of used objects must come after these objects: if failed puts
-        of objects are queued, requeue the list behind them and return None.
+        """Take the first of ``items``. A list of used objects must be put after the objects that it names. So if the
+        item is such a list and failed puts of objects are queued, requeue the list behind them and return None.
         """
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):

@@ -21,8 +21,8 @@ BUDGETS = ("--max-bytes=", "--max-inodes=")
 
 
 def identity(argv: Sequence[str]) -> list[str]:
-    """The arguments that distinguish two helpers. Budgets do not count: programs that differ only in the store's size
-    would stop each other's helpers.
+    """The arguments that distinguish two helpers. Budgets do not count. Otherwise, programs that set different budgets
+    for one store would stop each other's helpers.
     """
     return [item for item in argv if item != "--detach" and not item.startswith(BUDGETS)]
 
@@ -45,8 +45,8 @@ def detach() -> int:
     """Fork, so that the helper is not a child of the process that starts it. Otherwise that process's ``os.wait()``
     would return the helper.
 
-    Only the child returns, with a descriptor, and becomes the helper. The parent exits when the child closes the
-    descriptor. The child closes it when the child listens or ends.
+    Only the child returns, and becomes the helper. It gets a descriptor, and closes the descriptor when it listens or
+    ends. The parent exits when the descriptor is closed.
     """
     reading, writing = os.pipe()
     if os.fork() != 0:

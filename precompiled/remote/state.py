@@ -86,7 +86,8 @@ def checks(settings: Settings) -> Iterator[Check]:
         )
     state = last_state(settings)
     wrong = {**((state or {}).get("refused") or {}), **((state or {}).get("failed") or {})}
-    # If the remote cannot be used at all (no key, for example), the check above says so, and what to do.
+    # If the remote cannot be used at all (no key, for example), the check above already states the problem and the
+    # remedy.
     is_known = why is not None and why.code == (state or {}).get("code") == "remote-unusable"
     if state is not None and (wrong or (state.get("reason") and not is_known)):
         code = state.get("code") or next(iter(wrong))

@@ -1,4 +1,7 @@
-"""Moves objects between a store and a remote: fetches, verifies and publishes trusted objects, and puts published ones.
+"""Moves objects between a store and a remote.
+
+A fetch verifies trusted objects of the remote, and publishes them in the store. A put copies objects of the store into
+the remote.
 
 Methods raise RemoteError if the remote does not answer. The methods refuse an untrusted or corrupt object, count it in
 ``counts.refused``, and transfer the other objects.
@@ -72,8 +75,9 @@ class Transfer:
     # ------------------------------------------------ from the remote to the store
 
     def fetch(self, key: str, objects: list[Object] | None = None) -> int:
-        """Fetch and publish the variants of a key that this store lacks. Returns their number. ``objects``: the key's
-        objects, if already listed.
+        """Fetch those variants of a key that this store lacks, and publish them in the store. Returns their number.
+
+        ``objects``: the key's objects, if already listed.
         """
         there = self.objects(ARTIFACT, key) if objects is None else objects
         here = {fmt.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
@@ -82,8 +86,8 @@ class Transfer:
     def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
         """Fetch all objects that were written since ``since`` (seconds since the epoch).
 
-        ``keys``: if there are any, fetch only artifacts whose keys begin with one of these prefixes. Returns the number
-        of fetched objects.
+        ``keys``: prefixes of keys. If there are any, fetch only artifacts whose keys begin with one of them. Returns
+        the number of fetched objects.
         """
         return self.bring(
             item
@@ -118,7 +122,7 @@ class Transfer:
         return found
 
     def _bring(self, objects: list[Object]) -> int:
-        """Fetch one of these objects, all with one label, unless the store has it."""
+        """Fetch one of ``objects``, which all have the same label, unless the store has an object with this label."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
         if kind == KERNEL:
             return 0 if self.kernels.has(group) else self._take_kernel(objects)
@@ -129,8 +133,9 @@ class Transfer:
         return 0 if here else self._take(objects, self._publish_artifact)
 
     def fetch_kernel(self, key: str, objects: list[Object] | None = None) -> bool:
-        """Fetch and publish a Triton kernel, unless the store has it. Returns whether the store has it. ``objects``: as
-        in ``fetch``.
+        """Fetch and publish a Triton kernel, unless the store has it. Returns whether the store then has the kernel.
+
+        ``objects``: as in ``fetch``.
         """
         if self.kernels.has(key):
             return True
@@ -140,7 +145,7 @@ class Transfer:
         return self._take([item for item in objects if item.label == KERNEL_LABEL], self._publish_kernel)
 
     def everything(self) -> list[Object]:
-        """All objects in the remote, by name."""
+        """All objects in the remote, sorted by name."""
         found = (form.object_at(path, *about) for path, about in sorted(self.bucket.everything().items()))
         return [item for item in found if item is not None]
 
@@ -214,7 +219,7 @@ class Transfer:
         )
 
     def failed(self, error: RemoteError) -> None:
-        """Count a failed request. ``counts.last`` keeps its reason after the remote answers again."""
+        """Count a failed request. ``counts.last`` keeps the failure's reason even after the remote answers again."""
         with self._lock:
             self.counts.failed[error.code] += 1
             self.counts.last = error.message
@@ -226,7 +231,7 @@ class Transfer:
             self.counts.last = f"{words.format_count(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: ObjectRejected | CorruptArtifact) -> None:
-        """Count an object that is untrusted or corrupt. Later calls do not read it again."""
+        """Count an object that is untrusted or corrupt. Later calls do not read this object again."""
         code = error.code if isinstance(error, ObjectRejected) else "remote-corrupt"
         with self._lock:
             self._bad.add(item.path)
@@ -241,7 +246,7 @@ class Transfer:
 
     def _publish_entry(self, item: Object, body: bytes) -> None:
         header, about, content = package_format.open_entry(f"{item.label}{package_format.SUFFIX}", body, item.group)
-        # An audit on this host found the function's packages wrong.
+        # If an audit on this host has found the function's package wrong, its entries are not published.
         if self.store.packages.refused(item.group) is None:
             self.store.packages.publish(header, about, content)
 
@@ -282,8 +287,8 @@ class Transfer:
         """Put into the remote all artifacts that were compiled since ``since`` (seconds since the epoch), and all
         entries and kernels that were used since then.
 
-        - ``keys``: if not empty, put only artifacts whose keys begin with one of these prefixes, and package entries
-          that need no other artifacts.
+        - ``keys``: prefixes of keys. If there are any, put only artifacts whose keys begin with one of them, and
+          package entries that need only such artifacts.
         - ``packages``: whether to put package entries (default: only if ``keys`` is empty).
 
         Returns the number of new objects.
@@ -314,7 +319,7 @@ class Transfer:
     def entries(self, keys: Collection[str] = ()) -> list[Entry]:
         """The store's own package entries that may be put.
 
-        With ``keys``, only entries whose artifacts all have keys with these prefixes.
+        If ``keys`` (prefixes of keys) are given, only entries whose artifacts all have keys with one of these prefixes.
         """
         found, chosen = [], tuple(keys)
         for entry in self.store.packages.entries():
@@ -330,7 +335,7 @@ class Transfer:
         if not self.trust.by:
             return False  # a host without its own key only reads
         there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
-        # If this host refused or could not use all of these objects, it puts its own object beside them, up to a limit.
+        # If this host could use none of these objects, it puts its own object beside them, up to a limit.
         if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())
@@ -367,5 +372,5 @@ class Transfer:
 
 
 def open_transfer(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
-    """A transfer between the store at ``root``, with the base stores ``base``, and a remote. Raises RemoteError."""
+    """Return a Transfer between the remote and the store at ``root`` with base stores ``base``. Raises RemoteError."""
     return Transfer(Store(root, base), Bucket(url, timeout_s, RequestRecord(root).note), trust)

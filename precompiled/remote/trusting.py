@@ -14,7 +14,7 @@ class Trust(Protocol):
     by: str  # the id in objects that this host puts; "" if it puts none
 
     def believes(self, by: str) -> bool:
-        """Whether this host may trust objects whose name contains this id, and so should read them."""
+        """Whether this host should read objects whose names contain this signer's id: ``check`` may then trust them."""
 
     def check(self, envelope: Envelope) -> None:
         """Raise ObjectRejected unless the envelope is trusted."""

@@ -14,8 +14,8 @@ Grammar::
 Version history:
 
     1   first version
-    2   program.json.gz; failure records keep their program
-    3   a file in native/ holds many kernels; Manifest.kernels
+    2   adds program.json.gz; failure records keep their program
+    3   a file in native/ holds many kernels; adds Manifest.kernels
 
 A reader treats every other version as a miss, so the graphs are recompiled. The format uses json and dataclasses,
 because an import of msgspec would delay each hit (13 to 26 ms).
@@ -48,8 +48,8 @@ MAX_FILE_BYTES = 4 << 30
 # The maximum size of a captured graph (program) in a failure record, in bytes. There is a limit because a lookup reads
 # the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
-# The maximum size of an unpacked program, in bytes. Without a limit, a few packed bytes could fill the memory. By
-# default, the largest graph that is served has a quarter of this size.
+# The maximum size of an unpacked program, in bytes. Without a limit, a few packed bytes could fill the memory. This
+# limit is four times the default limit for graphs that are served.
 MAX_PROGRAM_BYTES = 1 << 30
 
 # The tiers of artifacts. "untimed": the compile made a choice that depends on measured times, but nothing could be
@@ -62,7 +62,7 @@ _FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 
 
 def is_key(text: str) -> bool:
-    """Whether ``text`` has the form of a key. Checked before a key becomes a file name."""
+    """Whether ``text`` has the form of a key. Call this before a key becomes a file name."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -103,8 +103,8 @@ class Manifest:
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    # Version, uid, pid and host. Also the device, if it was simulated, so that nothing was measured, and the numbers of
-    # built and reused C++ kernels.
+    # Version, uid, pid and host of the worker, and the numbers of C++ kernels that it built and reused. If the device
+    # was simulated, so that nothing could be measured, also the device.
     compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False
@@ -118,7 +118,9 @@ class Manifest:
 
 
 def variant_label(manifest: Manifest) -> str:
-    """Artifacts of one key have equal labels if they serve the same calls in this format."""
+    """Return the label of a variant. Two artifacts of one key have equal labels if their guards, tiers and formats are
+    equal.
+    """
     return digest(json.dumps([FORMAT, manifest.guards, manifest.tier]).encode())[:16]
 
 
@@ -142,7 +144,8 @@ class Failure:
     format: int = FORMAT
 
     def expired(self, now: float) -> bool:
-        # A time in the future means that the clock was set back. Such a record must not keep a graph eager for ever.
+        # If ``created`` is in the future, the clock was set back since then. Such a record must not keep a graph eager
+        # for ever.
         return not self.created - 60 <= now < self.created + self.ttl_s
 
 
@@ -158,7 +161,7 @@ def seal(manifest: Manifest) -> bytes:
 
 
 def open_manifest(data: bytes, key: str) -> Manifest:
-    """Parse and check ``manifest.json``. Raises CorruptArtifact, and nothing else, if it is invalid."""
+    """Parse and check ``manifest.json``. Raises CorruptArtifact, and no other error, if the manifest is invalid."""
     manifest = _parse(data, Manifest, key)
     files: dict[str, FileRecord] = {}
     try:
@@ -185,10 +188,10 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 
 
 def names_for_others(manifest: Manifest) -> list[str]:
-    """The files that another host or user needs.
+    """The names of the files that another host or user needs.
 
-    The program contains lines of the user's code. So it is included only if the other host may recompile the graph: for
-    further sizes without a trace (packages/graphs.py), or to tune the artifact.
+    The program contains lines of the user's code. So the program is included only if the other host may need it to
+    recompile the graph: for further sizes without a new trace (packages/graphs.py), or to tune an untimed artifact.
     """
     again = bool(manifest.guards) or manifest.tier == UNTIMED
     return [name for name in manifest.files if name != PROGRAM or again]
@@ -202,7 +205,7 @@ def open_failure(data: bytes, key: str) -> Failure:
     """Parse a failure record. Raises CorruptArtifact if the record is invalid."""
     failure = _parse(data, Failure, key)
     times = failure.created, failure.ttl_s, failure.compile_s
-    # An integer may be too large for a float. JSON's Infinity would keep the record for ever.
+    # Refuse integers that are too large for a float. Refuse JSON's Infinity, because the record would never expire.
     if not all(isinstance(value, (int, float)) and abs(value) < _MAX_TIME_S for value in times):
         raise CorruptArtifact("the failure record's times are not numbers")
     texts = failure.name, failure.reason, failure.message, failure.advice, failure.program

@@ -24,9 +24,9 @@ from precompiled.store.writing import StoreWriter
 class Store(StoreWriter):
     """A user's store: the cache directory at ``root``. Opening a store creates no directory.
 
-    ``base``: base stores (bases.py), searched in this order after the user's own store. ``on_problem`` is called with a
-    sentence for each artifact or package of a base that is left out. Writes, removals and counts affect only the user's
-    own store.
+    ``base``: base stores (bases.py), searched in this order after the user's own store. If an artifact or package of a
+    base is left out, ``on_problem`` is called with a sentence about the reason. Writes, removals and counts affect only
+    the user's own store.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Store(StoreWriter):
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """Return all variants of ``key``. This method checks the manifests, and ``read_files`` the other files.
+        """Return all variants of ``key``. This method checks only the manifests; ``read_files`` checks the other files.
 
-        The store's own variants come first, by slot, then variants that only a base has. Untimed artifacts come last.
-        A corrupt artifact is quarantined and left out. Raises UntrustedStore if another user could have written the
-        store or an artifact of the key.
+        Untimed artifacts come last. Before them come the store's own variants, by slot, and then the variants that only
+        a base has. A corrupt artifact is quarantined and left out. Raises UntrustedStore if another user could have
+        written the store or an artifact of the key.
         """
         fmt.check_key(key)
         found: list[Artifact] = []
@@ -98,7 +98,7 @@ class Store(StoreWriter):
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
-        """The files of an artifact that another host or user needs. Raises the errors of ``read_files``."""
+        """Those files of an artifact that another host or user needs. Raises the errors of ``read_files``."""
         return self.read_some(artifact, fmt.names_for_others(artifact.manifest))
 
     def read_program(self, artifact: Artifact) -> bytes | None:
@@ -110,8 +110,8 @@ class Store(StoreWriter):
         return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
     def program_for_failure(self, artifact: Artifact) -> str:
-        """An artifact's graph for a failure record, so that `cache show --repro` and `explain` have it. "" if it cannot
-        be read.
+        """An artifact's captured graph in the form of ``Failure.program``, for `cache show --repro` and `explain`. ""
+        if the graph cannot be read.
         """
         try:
             program = self.read_program(artifact)
@@ -142,7 +142,7 @@ class Store(StoreWriter):
             mark_used(artifact.path)
 
     def all_artifacts(self) -> Iterator[Artifact]:
-        """Every readable artifact, including the bases', in no order."""
+        """Every readable artifact of the store and its bases, in no particular order."""
         for reader in (self, *self.bases):
             yield from reader.every()
 
@@ -152,7 +152,7 @@ class Store(StoreWriter):
         return own.union(*(base.keys() for base in self.bases))
 
     def is_empty(self) -> bool:
-        """Whether the store and its bases have no artifact, so that each graph will be a miss. Raises StoreError."""
+        """Whether the store and its bases are empty, so that each graph will be a miss. Raises StoreError."""
         for reader in (self, *self.bases):
             with suppress(FileNotFoundError), reading(reader.root), os.scandir(reader.artifacts) as found:
                 if next(found, None) is not None:
@@ -160,7 +160,7 @@ class Store(StoreWriter):
         return True
 
     def failures(self) -> Iterator[fmt.Failure]:
-        """Every failure record that has not expired, in no order."""
+        """Every failure record that has not expired, in no particular order."""
         for name in self.names():
             key = name.removesuffix(fmt.FAILED_SUFFIX)
             if key != name and fmt.is_key(key):
@@ -177,8 +177,8 @@ class Store(StoreWriter):
         trees.quarantine(path, self.quarantined, reason)
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
-        """Exclude from lookups an artifact that turned out to be unusable in a read or load. The helper does not fetch
-        it again.
+        """Exclude an artifact from lookups, because a read or a load found that it is unusable. The helper does not
+        fetch this artifact again.
         """
         unfit.note(artifact, self.quarantined, reason)
         if self.is_own(artifact):
@@ -190,6 +190,6 @@ class Store(StoreWriter):
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
         interruptions.pass_on(error)
-        # Another format is not corruption: a different version of precompiled can read it.
+        # An artifact in a different format is not corrupt: another version of precompiled can read it.
         if error.code != "artifact-format":
             self.quarantine(path, str(error))

@@ -1,4 +1,7 @@
-"""Makes a base store (bases.py) from a store: only the files that other processes need, readable for every user."""
+"""Makes a base store (bases.py) from a store.
+
+The base store has only the files that other hosts and users need. Every user can read them.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def bake(store: Store, target: Path) -> Baked:
 
 
 def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:
-    """Write the files of an artifact that another host or user needs. Returns their bytes."""
+    """Write those files of an artifact that another host or user needs. Returns their bytes."""
     files = store.read_for_others(artifact)
     records = {name: record for name, record in artifact.manifest.files.items() if name in files}
     _directory(folder)

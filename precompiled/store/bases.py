@@ -43,7 +43,7 @@ class Base(StoreReader):
                     except FileNotFoundError:
                         break
                     except CorruptArtifact as error:
-                        # Another format is not corruption: a different version of precompiled can read it.
+                        # An artifact in a different format is not corrupt: another version of precompiled can read it.
                         if error.code != "artifact-format":
                             on_problem(str(error))
         except StoreError as error:
@@ -62,7 +62,7 @@ class Base(StoreReader):
 
 
 def is_there(path: Path, on_problem: OnProblem) -> bool:
-    """Whether a name exists in a base: one stat."""
+    """Whether a path in a base exists. Costs one stat."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -81,7 +81,9 @@ def note_name(artifact: Artifact) -> str:
 
 
 def leave_out(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Write the note of ``note_name``, best effort. If the write fails, the next process finds the problem itself."""
+    """Write the file that excludes the artifact (``note_name``), best effort. If the write fails, the next process
+    finds the problem itself.
+    """
     with suppress(OSError):
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
         (quarantine / note_name(artifact)).write_text(reason + "\n")

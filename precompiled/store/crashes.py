@@ -2,10 +2,11 @@
 artifact.
 
 Each process that loads artifacts has a locked file in ``loading/``. During an artifact's load and first calls, the file
-contains the artifact's name. The kernel releases the lock when the process ends. So a name in a file without a lock is
-from a process that ended meanwhile, by a signal for example. If the name is not older than COUNTS_S, the next process
-adds one byte to the artifact's file in ``crashes/``. A process that finishes the first calls removes this file. An
-error of the file system ends the counting of crashes, but does not affect calls.
+contains the artifact's name. The kernel releases the lock when the process ends. So if an unlocked file contains a
+name, its process ended during this artifact's load or first calls, by a signal for example. If the file is not older
+than COUNTS_S, the next process adds one byte to the artifact's file in ``crashes/``. A process that finishes the first
+calls removes the file in ``crashes/``. An error of the file system ends the counting of crashes, but does not affect
+calls.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from precompiled.store.trees import temporary_name
 
 LOADING, CRASHES = "loading", "crashes"
 LIMIT = 3  # crashes in a row
-# A name in a file that is older than this many seconds does not count as a crash: the process may have stopped calling
-# the artifact, and ended much later by a signal.
+# A name does not count as a crash if its file is older than this many seconds: the process may have stopped calling the
+# artifact, and ended much later by a signal.
 COUNTS_S = 120.0
 _NAME = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}")
 _MAX_BYTES = 1 << 20
 
 
 def name_of(artifact: Artifact) -> str:
-    """The artifact's name in these files. The name has the digest, so that crashes of an earlier artifact of the key do
-    not count.
+    """The artifact's name in ``loading/`` and ``crashes/``. The name contains the digest, so that crashes of an earlier
+    artifact of the key do not count.
     """
     return f"{artifact.manifest.key}.{artifact.manifest.digest[:16]}"
 
 
 class FirstCalls:
-    """The artifacts of one store that this process loads, or calls for the first time. Thread-safe."""
+    """Records which artifacts of one store this process is loading, or calling for the first time. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -112,7 +113,8 @@ class FirstCalls:
 
 
 def refuse_crashing(store: Store, ttl_s: float) -> list[Artifact]:
-    """Count the crashes since the last call. Refuse artifacts that have reached the limit, and return them.
+    """Count the crashes since the last call of this function. Refuse artifacts that have reached the limit, and return
+    them.
 
     ``ttl_s``: seconds for which a failure record prevents another compile of a refused graph.
     """

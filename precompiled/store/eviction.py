@@ -1,4 +1,4 @@
-"""Removes files from the user's store: all, those of a key, or the least recently used beyond the budget."""
+"""Removes files of the user's store: all files, the files of one key, or the least recently used files."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ describes the worker. A job then has:
 
 - a line at its begin
 - a line for each phase that it enters
-- lines about the kernels that it waits for
+- lines with the number of its kernels that are built
 - a line at its end, with the longest spans that torch and precompiled measured
 
 A job without an end is under way, or its worker has died. If the worker died, the job's outcome is LOST, and the file's
@@ -102,7 +102,9 @@ class UnderWay:
     kernels: tuple[int, int] = (0, 0)
 
     def said(self) -> str:
-        """The text after the elapsed time: `` of about 35.0 s, C++ compilers, 64 of 120 kernels``."""
+        """The text that follows the elapsed time in messages: `` of about 35.0 s, C++ compilers, 64 of 120
+        kernels``.
+        """
         of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
         built, all_kernels = self.kernels
         kernels = f", {built:,} of {format_count(all_kernels, 'kernel')}" if all_kernels else ""
@@ -110,7 +112,7 @@ class UnderWay:
 
 
 class JobIndex:
-    """Finds the jobs of graphs among the jobs of ``workers``."""
+    """Finds the job of a graph among the jobs of ``workers``."""
 
     def __init__(self, workers: Iterable[RecordedWorker]) -> None:
         # Maps each id and each key to its jobs. An id is never equal to a key, because the formats differ.
@@ -123,10 +125,11 @@ class JobIndex:
     def of(self, graph: Mapping[str, Any]) -> tuple[RecordedJob, RecordedWorker] | None:
         """Return the job whose artifact the graph runs, and the job's worker.
 
-        This is the graph's own job, or else the last job with the graph's key before the graph was loaded.
+        This is the job with the graph's id. If there is none, it is the last job for the graph's key that began before
+        the graph was loaded.
         """
         loaded = max((span.began for span in spans_of(graph) if span.what == "load"), default=math.inf)
-        # Several jobs have one id if a worker died or another host held the lease.
+        # If a worker died or another host held the lease, several jobs have the same id.
         own = self._found.get(graph["id"])
         same = [
             (job, worker)
@@ -137,15 +140,17 @@ class JobIndex:
 
 
 def waits(job: RecordedJob, worker: RecordedWorker, since: float) -> tuple[float, float]:
-    """Return for how many seconds after ``since`` a job waited: for its worker's start, and in the daemon's queue."""
+    """Return two times in seconds: how long, after ``since``, a job waited for its worker's start and in the daemon's
+    queue.
+    """
     began = max(job.queued, since)
     start_s = max(0.0, min(worker.ready, job.began) - max(worker.launched, began))
     return start_s, max(0.0, job.began - began - start_s)
 
 
 class WorkerRecord:
-    """The record of this process, a worker, for one store. Thread-safe. Raises no errors, because no compile depends on
-    it.
+    """Records the jobs of this worker process for one store. Thread-safe. Raises no errors, because no compile depends
+    on it.
     """
 
     def __init__(self, root: Path, ready: float) -> None:
@@ -210,7 +215,7 @@ class JobRecord:
             self._worker.write({"job": self._job, "phase": name, "at": time.time()})
 
     def kernels(self, built: int, of: int) -> None:
-        """Record how many of the job's kernels are built, once per percent."""
+        """Record how many of the job's kernels are built. Writes at most one line per percent."""
         share = built * 100 // of
         if share != self._share:
             self._share = share
@@ -298,12 +303,13 @@ def _worker(found: list[dict[str, object]]) -> RecordedWorker:
     worker = RecordedWorker(**found[0])  # type: ignore[arg-type]
     for line in found[1:]:
         if "began" in line:
-            # The worker could not record the ends of further jobs.
+            # A worker runs at most AT_ONCE jobs at the same time. So an older job without an end has ended, but the
+            # worker could not record this.
             for lost in [job for job in worker.jobs if not job.ended][: 1 - AT_ONCE]:
                 lost.ended, lost.outcome = max(lost.began, float(line["began"])), LOST  # type: ignore[arg-type]
             worker.jobs.append(RecordedJob(id=line.pop("job"), **line))  # type: ignore[arg-type]
             continue
-        # A job that was parked has the same id when it begins again.
+        # A parked job begins again later, with the same id.
         job = next((job for job in reversed(worker.jobs) if job.id == line["job"] and not job.ended), None)
         if job is None:
             continue

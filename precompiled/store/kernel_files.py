@@ -1,9 +1,9 @@
 """Finds C++ kernels in artifacts of the user's store, so that a worker builds only new kernels.
 
 A kernel's name is the SHA-256 of its types and source. The kernel's machine code also depends on torch, the compiler,
-the compiler's flags and the CPU, which the sections ``environment`` and ``configs`` of a program contain. So a job
-searches only artifacts of this version whose sections equal its own. The manifests serve as the index, so an evicted
-artifact leaves nothing behind, and a reader's checks of owner and digest apply.
+the compiler's flags and the CPU. A program's sections ``environment`` and ``configs`` contain these facts. So a job
+searches only artifacts that this version of precompiled has compiled and whose sections equal its own. There is no
+index besides the manifests. So an eviction leaves no stale index, and the checks of owner and digest apply.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from precompiled.store.artifacts import Store
 from precompiled.store.reading import Artifact
 from precompiled.version import VERSION
 
-# A job searches this number of artifacts, the most recently used ones. Reading a manifest takes 1 to 3 ms, once per
-# process.
+# The number of artifacts that a job searches. These are the most recently used ones. Reading a manifest takes 1 to 3
+# ms, once per process.
 MAX_ARTIFACTS = 256
 # A file is used only if the job needs this share of its kernels. With a smaller share, artifacts would grow without
 # limit, because an artifact contains whole files.
 MIN_SHARE = 1 / 2
 _SECTIONS = ("environment", "configs")
 
-# The artifacts that this process has read, by path, each with the inode of its directory. If another artifact gets path
-# and inode, a read notices that the manifest differs.
+# The artifacts that this process has read, by path, each with the inode of its directory. If a later artifact has the
+# same path and inode, a read notices that the manifest differs.
 _read: dict[Path, tuple[int, Artifact | None]] = {}
 
 
@@ -45,13 +45,13 @@ class KernelFile:
 
 
 class KernelFiles:
-    """The files with C++ kernels that a job can use. ``components``: those of the job's key (graph/key.py)."""
+    """The files with C++ kernels that a job can use. ``components``: the components of the job's key (graph/key.py)."""
 
     def __init__(self, store: Store, components: Mapping[str, str]) -> None:
         self._store, self._components = store, components
 
     def with_kernels(self, names: Collection[str]) -> Iterator[KernelFile]:
-        """Files that contain kernels of ``names``, the file with the most such kernels first.
+        """Yield files that contain some of the kernels ``names``, beginning with the file that contains the most.
 
         An artifact that cannot be read is left out, and a corrupt one is quarantined.
         """
@@ -71,7 +71,9 @@ class KernelFiles:
                 yield KernelFile(digest, content, frozenset(contained))
 
     def _files(self) -> tuple[dict[str, set[str]], dict[str, list[Artifact]]]:
-        """The kernels of each file, and the artifacts that contain the file."""
+        """Return two maps, both from a file's digest: to the file's kernels, and to the artifacts that contain the
+        file.
+        """
         kernels: dict[str, set[str]] = {}
         artifacts: dict[str, list[Artifact]] = {}
         for artifact in _most_recent(self._store):
@@ -95,7 +97,7 @@ class KernelFiles:
 
 
 def _most_recent(store: Store) -> Iterator[Artifact]:
-    """The readable artifacts among those that were used last."""
+    """Yield the readable artifacts among the MAX_ARTIFACTS that were used last."""
     found: dict[str, os.stat_result] = {}
     with suppress(OSError), os.scandir(store.artifacts) as entries:
         for entry in entries:

@@ -1,8 +1,9 @@
 """Lets one process compile a Triton kernel while the other processes of the host wait.
 
-A turn is a lock (flock) on the file ``tmp/<key>.turn``. Linux releases the lock when its process ends. While the holder
-compiles, it updates the file's time at each stage. The other processes wait while the holder compiles (for a worker, at
-most ``limit_s``). If the holder is suspended, or a stage takes longer than STALL_S, the waiting processes compile, too.
+A turn is a lock (flock) on the file ``tmp/<key>.turn``. Linux releases the lock when the process that holds it ends.
+While the holder compiles, it updates the file's time at each stage. The other processes wait while the holder compiles.
+If the holder is a worker, they wait at most ``limit_s`` seconds. If the holder is suspended, or a stage takes longer
+than STALL_S, the waiting processes compile, too.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def take(folder: Path, key: str, *, is_worker: bool = False, limit_s: float = ma
     """Begin a turn. If another process holds the turn, wait until that turn has ended, and return None. Raises OSError.
 
     - ``is_worker``: this process is a worker of the daemon, so its priority is low
-    - ``limit_s``: the longest wait for a worker, in seconds
+    - ``limit_s``: the longest wait in seconds, if the holder is a worker
 
     The folder must exist, and only this user may be able to write to it.
     """

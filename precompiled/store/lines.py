@@ -1,6 +1,6 @@
 """Writes and reads files of JSON lines for display: runs/ (run_records.py), jobs/ (job_phases.py) and requests/.
 
-Each process has its own file, and writes each line with one call. Beyond a file's limit, lines are dropped.
+Each process has its own file, and writes each line with one ``write`` call. Beyond a file's limit, lines are dropped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def folder(root: Path, *names: str) -> Path:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
         path = path / name
-        # Create the folders one by one. mkdir(parents=True) would give parents the umask's mode. If a group can write a
-        # store, the store is not trusted.
+        # Create the folders one by one. mkdir(parents=True) would give the parents the umask's mode, which may let a
+        # group write. A store that a group can write is not trusted.
         path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
 def drop_oldest(parent: Path, kept: int, but: Path) -> None:
-    """Remove the oldest entries of ``parent``. The newest ``kept`` entries stay, including ``but``."""
+    """Remove the oldest entries of ``parent``. ``but`` and the newest other entries stay, ``kept`` in all."""
     others = sorted((path for path in parent.iterdir() if path != but), key=_changed, reverse=True)
     for old in others[kept - 1 :]:
         if old.is_dir():

@@ -4,7 +4,7 @@ Grammar::
 
     store    = root "/packages/" function*     beside "artifacts/"
     function = directory "<function>"          64 hexadecimal digits: function_key()
-    refused  = file "refused"                  disables the function's packages: function and reason, in JSON
+    refused  = file "refused"                  disables the function's package: function and reason, in JSON
     entry    = file "<digest>.entry"           SHA-256 of the file's content: checked before anything is decoded
     content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
                                                line of JSON (About), for people; body: a pickle
@@ -16,17 +16,17 @@ several files. A file never changes, so writers cannot lose each other's entries
 Version history:
 
     1   first version
-    2   about; meaning
-    3   first; program
-    4   guards on types include the arguments of a decorator; Seen.wholes
-    5   facts about sets; all defaults of functions
-    6   sources
+    2   adds ``about`` and Header.meaning
+    3   adds Header.first and Header.program
+    4   guards on types include the arguments of a decorator; adds Seen.wholes
+    5   adds facts about sets, and all defaults of functions
+    6   adds Header.sources
     7   graphs' keys changed: guards name each integer input, graphs contain assertions
     8   the pickle's classes are in other modules
-    9   sources_code: digest of the relevant program text (program_text.py); ``later`` in the body
-    10  sizes_met: sizes and numbers that the trace found (packages/dynamo/size_history.py)
-    11  tensors that a graph holds, optimizers
-    12  functions that Dynamo called, replaced functions of torch, closures that share a variable
+    9   adds Header.sources_code and, in the body, ``later``
+    10  adds, in the body, ``sizes_met``: sizes and numbers that the trace found (packages/dynamo/size_history.py)
+    11  adds tensors that a graph holds, and optimizers
+    12  adds functions that Dynamo called, replaced functions of torch, and closures that share a variable
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
 MAX_HEADER_BYTES = 1 << 20  # bytes of the first line; a longer header could not be read without reading the whole entry
-# The maximum number of entries of one function. The limit is high, because every model uses some functions (decorators
-# of libraries).
+# The maximum number of entries of one function. The limit is high, because all models share some functions, such as the
+# decorators of libraries.
 MAX_ENTRIES = 256
-# The maximum number of entries that differ only in ``sources``, since several programs may use a library's function.
+# The maximum number of entries that differ only in ``sources``. There are such entries if several programs use a
+# library's function.
 MAX_PROGRAMS = 32
 
 # Dynamo wraps each function of torch in a function of this module.
@@ -60,8 +61,8 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """Facts about an entry, readable without running the entry's code. Without times and process ids, equal entries
-    have equal bytes.
+    """Facts about an entry, readable without running the entry's code. The header has no times or process ids, so that
+    equal entries have equal bytes.
     """
 
     function: str  # the key of the function, which names the directory
@@ -70,8 +71,8 @@ class Header:
     code: str  # digest of the function's code
     one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
-    # Facts that must be equal in the process that uses the entry. Maps a name to a text or digest. Messages show
-    # the name.
+    # Facts that must be equal in the process that recorded the entry and in a process that uses it. Maps a name to a
+    # text or digest. Messages show the name.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
     # Fingerprints of guarded locals, for comparison without decoding the body (guard_facts).
@@ -83,8 +84,8 @@ class Header:
     # Digest of the source files of the recording process (packages/source_files.py). "" means that the entry is valid
     # in any program.
     sources: str = ""
-    # Digest of the part of these source files that can affect a trace (packages/program_text.py). "" means that it was
-    # not computed.
+    # Digest of the parts of the recording process's source files that can affect a trace (packages/program_text.py). ""
+    # means that it was not computed.
     sources_code: str = ""
     # Whether the entry was traced before a second call could show Dynamo which sizes change (packages/audit.py).
     first: bool = False
@@ -134,11 +135,11 @@ class About:
 
 
 def files_of(header: Header, about: About) -> set[str]:
-    """The files that may contain a function of the main program: the files of guards in functions of this name. Empty
-    for a function of another module or an unknown file.
+    """The files that may define the entry's function, if this is a function of the main program. These are the files of
+    guards that lie in a function of the same name.
 
-    Also returns nothing for a function in a notebook. The name of a cell's file contains the cell's text, so each edit
-    would look like a new program.
+    Empty for a function of another module, of an unknown file or of a notebook. The name of a notebook cell's file
+    contains the cell's text, so each edit would look like a new program.
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
     found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}
@@ -147,12 +148,12 @@ def files_of(header: Header, about: About) -> set[str]:
 
 
 def are_of_other_files(one: set[str], other: set[str]) -> bool:
-    """Whether two sets of ``files_of`` belong to different main programs."""
+    """Whether two results of ``files_of`` belong to different main programs."""
     return bool(one) and bool(other) and not one & other
 
 
 def function_key(module: str, qualname: str, code: str, *, one_graph: bool) -> str:
-    """The name of a function's directory. ``code``: the digest of its code."""
+    """The name of a function's directory. ``code``: the digest of the function's code."""
     return hashlib.sha256(json.dumps([FORMAT, module, qualname, code, one_graph]).encode()).hexdigest()
 
 
@@ -167,8 +168,8 @@ def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
 
 
 def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
-    """The header, about and body of a file's content. Raises CorruptArtifact unless the file's name is the content's
-    digest.
+    """The header, the description (About) and the body in the content of an entry's file. Raises CorruptArtifact unless
+    the file's name is the content's digest.
     """
     if not is_name(name) or digest(content) != name.removesuffix(SUFFIX):
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
@@ -194,12 +195,14 @@ def parse_header(line: bytes) -> Header:
 
 
 def seal_refusal(header: Header, reason: str) -> bytes:
-    """The content of the file that disables a function's packages."""
+    """The content of the file that disables a function's package."""
     return json.dumps({"function": f"{header.module}.{header.qualname}", "reason": reason}).encode()
 
 
 def open_refusal(content: bytes) -> dict[str, str]:
-    """Parse the ``function`` and ``reason`` from such a file. Packages stay disabled if the content is unreadable."""
+    """Parse the content of the file that disables a function's package. If it is unreadable, the package stays
+    disabled.
+    """
     try:
         raw = parse_json(content)
         return {"function": str(raw["function"]), "reason": str(raw["reason"])}

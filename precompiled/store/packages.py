@@ -1,4 +1,6 @@
-"""Finds, publishes and removes the packages in the store: entries of functions, under the trust rules of artifacts.
+"""Finds, publishes and removes the packages in the store.
+
+A package is all entries of one function. The trust rules are those of artifacts.
 
 Neither locks nor merges are needed: each entry is a separate file, named by its digest, and appears by rename.
 """
@@ -103,15 +105,17 @@ class PackageStore(_Reader):
         self._on_problem = on_problem
 
     def names(self, function: str) -> list[str]:
-        """The names of a function's entries: first the store's own, the newest first, then those of bases. Empty if
-        there is none.
+        """The names of a function's entries: first the entries of the store, then those of the bases. Empty if there
+        are none.
+
+        Within the store or a base, the newest entries come first.
 
         Raises StoreError.
         """
         found = self._own_names(function)
         for base in self._bases:
-            # A miss costs only the stat of is_there. A base has a REFUSED file if an audit disabled the function's
-            # packages in the store that was baked.
+            # A miss costs only the stat of is_there. A base has a REFUSED file if it was a user's store in which an
+            # audit disabled the function's package.
             folder = base.packages / function
             if is_there(folder, self._on_problem) and not os.path.lexists(folder / REFUSED):
                 try:
@@ -150,28 +154,28 @@ class PackageStore(_Reader):
             raise
 
     def header(self, function: str, name: str) -> fmt.Header | None:
-        """An entry's header, unverified, or None if the file has none. Raises OSError."""
+        """An entry's header, unverified, or None if the file has no header. Raises OSError."""
         for place in (self, *self._bases):
             with suppress(FileNotFoundError):
                 return _header(place.packages / function / name)
         raise FileNotFoundError(name)
 
     def refused(self, function: str) -> str | None:
-        """Return the reason why a function's packages are disabled, or None if they are enabled. Raises StoreError."""
+        """Return the reason why a function's package is disabled, or None if it is enabled. Raises StoreError."""
         try:
             return self._refusal(function)["reason"]
         except FileNotFoundError:
             return None
 
     def refuse(self, header: fmt.Header, reason: str) -> None:
-        """Disable a function's packages until the store is cleared. Raises StoreError."""
+        """Disable a function's package until the store is cleared. Raises StoreError."""
         self._write(header.function, REFUSED, fmt.seal_refusal(header, reason))
         for name in self._own_names(header.function):
             with suppress(OSError):
                 (self.packages / header.function / name).unlink()
 
     def refusals(self) -> Iterator[dict[str, str]]:
-        """The ``function`` and ``reason`` of each function with disabled packages."""
+        """Yield the ``function`` and ``reason`` of each disabled package."""
         for function in self.functions():
             with suppress(StoreError, OSError):
                 yield self._refusal(function)
@@ -196,7 +200,7 @@ class PackageStore(_Reader):
             mark_used(entry.path)
 
     def entries(self) -> Iterator[Entry]:
-        """Every readable entry, including the bases', in no order."""
+        """Every readable entry of the store and its bases, in no particular order."""
         for function in {name for place in (self, *self._bases) for name in place.functions()}:
             with suppress(StoreError, OSError):
                 for name in self.names(function):
@@ -261,7 +265,9 @@ class PackageStore(_Reader):
             return fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
 
     def _write(self, function: str, name: str, content: bytes) -> None:
-        """Write a file of a function, durably, completely or not at all. Raises StoreError, UntrustedStore."""
+        """Write a file into a function's directory, durably, completely or not at all. Raises StoreError,
+        UntrustedStore.
+        """
         directory = self.packages / function
         for again in (True, False):
             try:
@@ -285,9 +291,9 @@ class PackageStore(_Reader):
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
         """Remove entries that the newly published entry ``written`` supersedes.
 
-        Among entries with the same meaning, the newest entry of each of MAX_PROGRAMS programs stays. The function keeps
-        at most MAX_ENTRIES. An entry with the same meaning must be older than ``written`` to be removed. Otherwise two
-        writers could remove each other's entries.
+        Of the entries with the same meaning, the newest entry of each program stays, for at most MAX_PROGRAMS programs.
+        Of all entries of the function, the newest MAX_ENTRIES stay. An entry with the same meaning is removed only if
+        it is older than ``written``. Otherwise two writers could remove each other's entries.
         """
         alike = _of_any_program(header)
         programs = {header.sources}

@@ -9,7 +9,7 @@ from precompiled.store import artifact_format as fmt
 
 
 def pack(manifest: fmt.Manifest, files: dict[str, bytes]) -> bytes:
-    """Return the manifest, then the files ordered by name. The manifest has their sizes."""
+    """Return the manifest, which has the files' sizes, followed by the files, ordered by name."""
     records = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in files.items()}
     sealed = fmt.seal(dataclasses.replace(manifest, files=records))
     return b"".join((sealed, b"\n", *(files[name] for name in sorted(files))))

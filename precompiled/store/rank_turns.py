@@ -4,7 +4,8 @@ Ranks that use DTensors have different keys, but can usually share one artifact
 (torch_internals/ranks/rank_dependence.py). The first worker publishes its artifact under all of these keys. If the
 artifact turns out to depend on the rank, the worker ends its turn early, and the other workers compile.
 
-The turn is a record lock on a file. Linux releases the lock when its process ends. Children do not inherit the lock.
+The turn is a record lock on a file. Linux releases the lock when the process that holds it ends. Children do not
+inherit the lock.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class WorkerTurn:
 
 @contextmanager
 def turn(folder: Path, name: str) -> Iterator[WorkerTurn | None]:
-    """Wait for the turn to compile ``name``. None if ``name`` is "" (no turn is needed) or the folder cannot be
-    used.
+    """Take the turn ``name``, or wait until the worker that holds it has ended it. Yields None if ``name`` is "" (no
+    turn is needed) or the folder cannot be used.
     """
     found = None
     if name:

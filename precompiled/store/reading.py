@@ -49,7 +49,7 @@ class StoreReader:
         self.artifacts = self.root / "artifacts"
 
     def read(self, artifact: Artifact, names: Sequence[str]) -> dict[str, bytes]:
-        """The checked contents of these files of an artifact.
+        """The checked contents of an artifact's files ``names``.
 
         Raises CorruptArtifact if a file is missing, short or altered; UntrustedStore if another user could have
         written it; FileNotFoundError if the artifact was evicted.
@@ -64,22 +64,24 @@ class StoreReader:
                 for name in names:
                     contents[name] = _read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
             except CorruptArtifact as error:
-                # The artifact may have been evicted since the lookup, and a sound one may reuse its slot. This is a
-                # miss, so nothing is quarantined.
+                # The artifact may have been evicted since the lookup, and another artifact, which is not damaged, may
+                # be in its slot. This is a miss, so nothing is quarantined.
                 if self._replaced(artifact, artifacts_fd):
                     raise FileNotFoundError(f"{artifact.path} was evicted") from error
                 raise
         return contents
 
     def every(self) -> Iterator[Artifact]:
-        """Every readable artifact, in no order."""
+        """Every readable artifact, in no particular order."""
         for name in self.names():
             artifact = self.readable(name)
             if artifact is not None:
                 yield artifact
 
     def readable(self, name: str) -> Artifact | None:
-        """The artifact of this name, or None if it cannot be read or trusted, or if this is not an artifact's name."""
+        """The artifact in the directory ``name``. None if the artifact cannot be read or trusted, or if ``name`` is not
+        the name of an artifact.
+        """
         key, _, slot = name.rpartition(".")
         if slot.isdigit() and fmt.is_key(key):
             with suppress(StoreError, OSError), self.artifacts_fd() as artifacts_fd:
@@ -125,7 +127,8 @@ class StoreReader:
 
 
 def read_elsewhere(path: Path) -> tuple[Artifact, dict[str, bytes]]:
-    """Read an artifact in a directory of any name, such as one in quarantine, and the checked contents of its files.
+    """Read an artifact from a directory with any name, for example from the quarantine. Returns the artifact and the
+    checked contents of its files.
 
     Raises StoreError or FileNotFoundError.
     """

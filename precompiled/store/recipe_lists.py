@@ -1,12 +1,12 @@
-"""Lists, for each program, how the Triton kernels that it has used are compiled.
+"""Keeps a list of recipes for each program: how to compile the Triton kernels that the program has used.
 
 ::
 
     recipes/<program>/<digest>.json        one file per kernel, under the trust rules of artifacts
 
 A file has a ``ListedRecipe`` as JSON. The file's name is the digest of the recipe
-(torch_internals/user_code/kernel_recipes.py) and of ``texts``, so that processes of one program write equal names.
-Recipes stay on their host, because a worker runs the source that a recipe contains.
+(torch_internals/user_code/kernel_recipes.py) and of ``texts``, so that all processes of a program write the same recipe
+to the same file. Recipes stay on their host, because a worker runs the source that a recipe contains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT = 64  # programs; older ones are removed
 
 @dataclass(frozen=True)
 class ListedRecipe:
-    """A recipe, and facts about the kernel that was compiled last.
+    """A recipe, and facts about the last kernel that was compiled with this recipe.
 
     - ``key``: the kernel's key in the store
     - ``device``: the device of a worker (wire.Submit); ``gpu``: the device's model
@@ -86,7 +86,7 @@ class RecipeList:
         return [item for _written, item in sorted(found, key=lambda pair: pair[0])]
 
     def add(self, item: ListedRecipe) -> None:
-        """List a recipe, or replace the one with the same file. Raises OSError."""
+        """Add a recipe to the list, or replace the listed recipe with the same file name. Raises OSError."""
         is_new = not self._folder.exists()
         folder = lines.folder(self._root, RECIPES, self._program)
         if is_new:

@@ -9,8 +9,8 @@ A run is a set of processes that were started together: the ranks of torchrun, o
 processes (client/run_recorder.py). Each line of a file is a JSON object:
 
 - the first line describes the process
-- further lines hold the current state of a graph, the time that Dynamo or a package took for a frame, or a time
-  for which the program waited, in ``precompiled.wait()`` or for the remote
+- each further line holds one of these: the current state of a graph; the time that Dynamo or a package took for a
+  frame; the time for which the program waited for the remote or in ``precompiled.wait()``
 - the last line, at the process's end, holds the number of calls of each graph, the functions that Dynamo traced, the
   program's files and modules, and the error that ended the program
 
@@ -37,7 +37,7 @@ RUNS = "runs"
 KEPT = 64  # number of runs; older ones are removed
 _PROGRAM = ".program.gz"
 MAX_PROGRAM_BYTES = 1 << 20
-# The error of commands that need a run.
+# The error of commands that need a recorded run, if there is none.
 NO_RUN, RUN_FIRST = "no run is recorded yet", "Run a program first: `precompiled run -- python train.py`"
 BY_DAEMON = ("hit", "swap", "package")
 # The words that commands show for how a graph runs without an artifact.
@@ -47,8 +47,8 @@ NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "n
 def way(graph: Mapping[str, object]) -> str:
     """How a graph runs, from the fields of its report.
 
-    Returns "pending", "compiled" (by the daemon), "error" (with ``require``, its calls raise), "in process" or
-    "eager".
+    Returns "pending", "compiled" (by the daemon), "error" (each call raises, because ``require`` is set), "in process"
+    or "eager".
     """
     state, source = graph.get("state"), graph.get("source")
     if state == "pending":
@@ -93,8 +93,8 @@ class RunProcess:
     waits: list[Span] = field(default_factory=list)  # in ``precompiled.wait()``, or for the remote
     # maps the paths of the program's own source files to digests of their texts
     files: dict[str, str] = field(default_factory=dict)
-    # Maps each installed top-level module that the program has loaded to a digest of its modules' names and one of
-    # their files, separated by a space.
+    # Maps each installed top-level module that the program has loaded to two digests, separated by a space: of the
+    # names of its modules, and of the modules' files.
     modules: dict[str, str] = field(default_factory=dict)
     error: str = ""  # the uncaught exception that ended the program
     is_worker: bool = False  # whether a library started the process for the program (DataLoader, pytest-xdist)
@@ -107,7 +107,7 @@ class RunProcess:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What the program's runs have in common: the main file, else the program's name and directory."""
+        """Identifies the program in all its runs: by the main file, or else by the program's name and directory."""
         return (self.main_file,) if self.main_file else (self.program, self.directory)
 
     @property
@@ -117,7 +117,7 @@ class RunProcess:
 
     @property
     def last_seen(self) -> float:
-        """The time at which the process ended, or else last recorded a graph."""
+        """The time at which the process ended. If it has no recorded end, the time of its last record of a graph."""
         return self.ended or max((graph["at"] for graph in self.graphs.values()), default=self.began)
 
     @property
@@ -128,8 +128,8 @@ class RunProcess:
 @dataclass
 class Run:
     name: str
-    # Ordered by rank, one process per rank (the last one, if the rank was restarted). The program's worker processes
-    # come last.
+    # One process per rank, ordered by rank. If a rank was restarted, only its last process is here. The program's
+    # worker processes come last.
     processes: list[RunProcess]
 
     @property
@@ -148,7 +148,7 @@ class Run:
 
     @property
     def began(self) -> float:
-        """The time at which the last of the run's processes had its first graph. Runs are ordered by this time."""
+        """The time at which the last process of the run began its first graph. Runs are ordered by this time."""
         return max(process.began for process in self.processes)
 
     @property
@@ -169,7 +169,8 @@ def runs(root: Path) -> list[Run]:
 
 
 def last_command(root: Path) -> RunProcess:
-    """The newest recorded process that runs a command, and not Python's prompt. Raises PrecompiledError.
+    """The newest recorded process that was started with a command, and not as Python's interactive prompt. Raises
+    PrecompiledError.
 
     The process's environment is not recorded, because environments may hold passwords.
     """
@@ -266,8 +267,8 @@ def waited_s(graph: Mapping[str, object]) -> float:
 
 
 def saved_s(process: RunProcess) -> float:
-    """The seconds of compiles that the store saved a process. Graphs with one key share an artifact, which counts
-    once.
+    """The seconds of compile time that the store saved for a process. Graphs with one key share an artifact, which
+    counts once.
     """
     by_key: dict[str, float] = {}
     for id, graph in process.graphs.items():
@@ -291,8 +292,8 @@ def eager_s(process: RunProcess, graph: Mapping[str, Any]) -> float:
 
 
 def traces(process: RunProcess) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of each trace. Work for the function's graphs and waits for the
-    remote do not count.
+    """The functions that Dynamo traced, and the seconds of each trace. The seconds exclude the work for the function's
+    graphs and the waits for the remote.
     """
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
     done += [span for span in process.waits if span.what == WAITED_FOR_REMOTE]
@@ -342,7 +343,7 @@ def drop_program(folder: Path, key: str) -> None:
 
 
 def programs(root: Path) -> dict[str, tuple[float, str]]:
-    """Map the key of each kept program to the time at which it was last kept, and to the run that kept it.
+    """Map the key of each kept program to two facts: when the program was last kept, and which run kept it.
 
     The time is in seconds since the epoch.
     """

@@ -1,7 +1,7 @@
 """Saves the daemon's counters in its runtime directory, so that they survive a restart.
 
-The file maps each uid to its counters, by their names in wire.StatsReply. A counter is a number, or a table that maps
-each reason to a number.
+The file maps each uid to its counters. A counter's name is the name of a field of wire.StatsReply. A counter is a
+number, or a table that maps each reason to a number.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
     scratch/<GENERATION>-<boot>/    used by workers of this format, until the machine restarts
 
-Workers trust every file in the cache, even if its writer was killed or the disk was full. So a file gets its name only
-when it is complete (torch_internals/worker/cpp_builds.py). GENERATION excludes files of versions that named incomplete
-files. Files are not synced, so after a power loss a file may have a name but no content. So each boot of the machine
-uses a new directory.
+Workers trust every file in the cache, but a file is incomplete if its writer was killed or the disk was full. So a file
+gets its name only when it is complete (torch_internals/worker/cpp_builds.py). GENERATION excludes the files of older
+versions of precompiled, which named incomplete files. Files are not synced, so after a power loss a file may have a
+name but no content. So each boot of the machine uses a new directory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARE = 1 / 4  # the largest fraction of the store's budget that the cache may u
 
 
 def directory(root: Path) -> Path:
-    """The directory of the workers that use the store at ``root``."""
+    """The cache directory of the workers that use the store at ``root``."""
     return root / SCRATCH / f"{GENERATION}-{_boot()}"
 
 
@@ -52,8 +52,8 @@ def weigh(root: Path) -> dict[str, int]:
 
 
 def shrink(root: Path, max_bytes: int) -> int:
-    """Remove long unused files, then the oldest files. Returns how many bytes of ``max_bytes`` the remaining files
-    use.
+    """Remove files that were unused for MAX_AGE_S, then the least recently used files until ``max_bytes`` holds.
+    Returns how many bytes of ``max_bytes`` the remaining files use.
     """
     files: list[tuple[float, int, str]] = []
     directories: list[str] = []

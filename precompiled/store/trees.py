@@ -42,10 +42,10 @@ def weigh_tree(path: Path) -> tuple[int, int]:
 
 
 def remove_at_once(path: Path, tmp: Path) -> int | None:
-    """Remove an artifact. Returns its bytes, or None if another process has removed it.
+    """Remove an artifact. Returns the artifact's size in bytes, or None if another process has removed the artifact.
 
     The directory is renamed into ``tmp`` first, so that a reader finds a complete artifact or none. A reader that has
-    already opened the directory can read on.
+    already opened the directory can continue to read.
     """
     grave = tmp / temporary_name()
     try:

@@ -8,7 +8,7 @@ Grammar::
     body    = the contents of the header's files, in the header's order
 
 A kernel is one file, which appears by rename and never changes. The header's digest covers the header and the body.
-Files are not synced: a power loss can leave a truncated file, which a reader finds by the digest.
+Files are not synced. So a power loss can leave a truncated file, which a reader detects with the digest.
 
 Version history: 1, first version.
 """
@@ -41,8 +41,8 @@ CORRUPT = "kernel-corrupt"
 
 @dataclass(frozen=True)
 class Header:
-    """The description of a kernel. ``files``: the name and size of each file. Without times, descriptions of equal
-    kernels have equal bytes.
+    """The description of a kernel. ``files``: the name and size of each file. The description has no times, so that
+    equal kernels have equal bytes.
     """
 
     key: str

@@ -1,9 +1,9 @@
 """Checks that no other user can have written code into the store, before anything in it is loaded.
 
 Loading an artifact runs its code. So the rules are those of ssh for key files. Every file, and every directory from the
-store's root down, must be owned by this process's user or by root. No other user may be able to write to it. Symbolic
-links are never followed. The checks use file descriptors (openat), so that the file that is checked is the file that is
-read.
+store's root down, must be owned by this process's user or by root. No other user may be able to write to these files
+and directories. Symbolic links are never followed. The checks use file descriptors (openat), so that the file that is
+checked is the file that is read.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def check_stat(status: os.stat_result, what: str, *, directory: bool, setting: s
 def open_directory(
     path: str | Path, parent_fd: int | None = None, *, shown: str = "", setting: str = ""
 ) -> Iterator[int]:
-    """A checked file descriptor of a directory. Raises FileNotFoundError if it is absent, UntrustedStore if the check
-    fails. ``setting``: as in ``check_stat``.
+    """A checked file descriptor of a directory. Raises FileNotFoundError if the directory is absent, UntrustedStore if
+    the check fails. ``setting``: as in ``check_stat``.
     """
     what = shown or _full_path(path, parent_fd)
     try:
@@ -70,8 +70,8 @@ def open_directory(
 def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str = "") -> Iterator[BinaryIO]:
     """A checked regular file, open for reading.
 
-    Raises FileNotFoundError if it is absent, UntrustedStore if another user could have written it or if it is a link,
-    a FIFO or a socket.
+    Raises FileNotFoundError if the file is absent. Raises UntrustedStore if another user could have written the file,
+    or if it is a link, a FIFO or a socket.
     """
     what = shown or _full_path(name, directory_fd)
     try:
@@ -92,7 +92,7 @@ def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str =
 
 
 def _elsewhere(setting: str) -> str:
-    # The setting comes first: a mistyped path may name a file that the user needs.
+    # The advice names the setting first, because a mistyped path may name a file that the user needs.
     return f"Set another {setting}, or move it away" if setting else "Move it away"
 
 
@@ -105,7 +105,7 @@ def _full_path(path: str | Path, directory_fd: int | None) -> str:
 
 def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "", expected: int | None = None) -> bytes:
     """All bytes of a checked regular file. Raises the errors of ``open_file``, and UntrustedStore if the file has more
-    than ``limit`` bytes. Raises CorruptArtifact before it reads, if the file does not have ``expected`` bytes.
+    than ``limit`` bytes. If ``expected`` is given and the file's size differs, raises CorruptArtifact before reading.
     """
     with open_file(name, directory_fd, shown=shown) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,8 +1,8 @@
 """Writes notes about sound artifacts that this host could not use, to prevent further fetches.
 
 A note is a file in the quarantine. The file's name is the digest of the packed artifact (packed.py), because a remote's
-listing shows this digest. Notes are kept as long as other files in quarantine. An artifact that was damaged on disk
-gets no note, because a new fetch repairs it.
+listing shows this digest. Evictions remove a note at the same age as other files in the quarantine. An artifact that
+was damaged on disk gets no note, because a new fetch repairs it.
 """
 
 from __future__ import annotations

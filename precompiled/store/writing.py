@@ -1,7 +1,8 @@
 """Publishes artifacts and failure records in the user's store, each by one rename.
 
-Names appear in ``artifacts/`` only by rename, so a reader finds a complete artifact or none. A scan that
-finds a writer's temporary file may fail: such failures ended runs on 512 GPUs (pytorch#172144).
+Names appear in ``artifacts/`` only by rename, so a reader finds a complete artifact or none. ``artifacts/`` contains no
+temporary files, because a scan that finds a temporary file may fail. Such failures ended runs on 512 GPUs
+(pytorch#172144).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from precompiled.store.trees import remove_at_once, remove_tree, temporary_name
 
 
 def full(key: str) -> StoreError:
-    """The error if no slot is left."""
+    """Return the error for a key that has no free slot."""
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are in use", code="too-many-variants")
 
 
@@ -54,15 +55,16 @@ class StoreWriter(StoreReader):
         """Publish an artifact, completely and durably, in the first free slot of its key.
 
         If another writer has published the same variant meanwhile, returns that writer's artifact. A tuned artifact
-        replaces an untimed one, and is returned instead of publishing an untimed one. Raises StoreError if the artifact
-        cannot be written or all MAX_VARIANTS slots are taken.
+        replaces an untimed one. If the store has a tuned artifact, an untimed one is not published, and the tuned one
+        is returned. Raises StoreError if the artifact cannot be written or all MAX_VARIANTS slots are taken.
         """
         files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
         manifest = dataclasses.replace(payload.manifest, files=files)
         key = manifest.key
         fmt.check_key(key)
         sealed = fmt.seal(manifest)
-        # Refuse a manifest that no reader would accept (a file name, a size) before it takes a slot.
+        # Before the artifact takes a slot, refuse a manifest that no reader would accept, because of a file name or a
+        # size.
         manifest = fmt.open_manifest(sealed, key)
         if len(sealed) > fmt.MAX_MANIFEST_BYTES or any(item.bytes > fmt.MAX_FILE_BYTES for item in files.values()):
             raise StoreError(f"the artifact of {key[:12]} is larger than readers accept", code="too-large")
@@ -73,7 +75,8 @@ class StoreWriter(StoreReader):
             try:
                 return self._place(manifest, sealed, payload.files)
             except StoreError as error:
-                # The store was cleared, or an eviction with a fast clock mistook the files for a dead writer's.
+                # The store was cleared. Or an eviction, on a host whose clock is ahead, took these files for the files
+                # of a dead writer.
                 if not again or not isinstance(error.__cause__, FileNotFoundError):
                     raise
         raise AssertionError("the loop has returned or raised")
@@ -95,8 +98,8 @@ class StoreWriter(StoreReader):
                 try:
                     os.rename(directory, target)  # fails if the slot is taken, because its directory is not empty
                 except OSError as error:
-                    # An eviction may have removed the artifact in the slot since the rename failed. So these errors
-                    # mean a taken slot, even if the target is gone.
+                    # These errors mean that the slot was taken, even if the target is gone now: an eviction may have
+                    # removed the artifact in the slot since the rename failed.
                     if error.errno in (errno.ENOTEMPTY, errno.EEXIST) or os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:
                             return other

@@ -29,7 +29,7 @@ from precompiled.timeline.facts import Facts, gather
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 LAST = "last"
-# Seconds by which the trace begins earlier, to include the start of the daemon and of its worker.
+# How many seconds before the run the trace file begins, so that it includes the start of the daemon and of its worker.
 BEFORE_S = 1.0
 
 

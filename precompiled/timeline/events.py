@@ -10,7 +10,7 @@ Rows:
 Arrows lead from the submit of a graph, over the queue and the job, to the load of its artifact. ``args.id`` is the
 graph's id. A job has the id of the first graph for which it was submitted.
 
-Slices of a row must nest. Format: the document "Trace Event Format" of Chromium's catapult project.
+Slices of a row must nest. The document "Trace Event Format" of Chromium's catapult project describes the format.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Trace:
     # ------------------------------------------------ rows
 
     def _process(self, pid: int, name: str, order: int) -> int:
-        """A number for a process: its pid, or a higher number if another process had the same pid."""
+        """A number for a process: its pid, or a higher number if an earlier process had the same pid."""
         while pid in self._pids:
             pid += MAX_PID + 10
         self._pids.add(pid)
@@ -90,7 +90,9 @@ class _Trace:
         return event
 
     def _rows(self, pid: int, name: str, times: Sequence[tuple[float, float]], below: int = 0) -> list[int]:
-        """Assign each of these times to a row: the first free one. Row numbers start above ``below``."""
+        """Assign each of ``times`` (begin and end) to the first row that is free at its begin. Row numbers start above
+        ``below``.
+        """
         until: list[float] = []
         found = [0] * len(times)
         for at in sorted(range(len(times)), key=lambda at: times[at]):
@@ -226,7 +228,7 @@ class _Trace:
     def _arrow(self, number: int, id: str, slices: list[Event]) -> bool:
         """Add an arrow that touches each slice near its beginning, where there is no inner slice.
 
-        A process that joins a running job reaches the job's slice later, and was never queued.
+        If a process joins a running job, its arrow touches the job's slice later, and does not touch the queue.
         """
         points: list[tuple[float, Event]] = []
         for event in slices:

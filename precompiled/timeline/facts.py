@@ -22,8 +22,8 @@ LOOKUP, SUBMIT, WAIT, LOAD = "lookup", "submit", "wait", "load"
 class Facts:
     """The facts of one period.
 
-    ``began`` and ``now`` limit the period, in seconds since the epoch. ``traces`` has the seconds of Dynamo's last
-    trace of each frame, by the frame's name, from all known runs. ``new`` has the identities of the programs without an
+    The period is from ``began`` to ``now``, in seconds since the epoch. ``traces`` maps a frame's name to the seconds
+    of Dynamo's last trace of the frame in any recorded run. ``new`` has the identities of the programs without an
     earlier run.
     """
 
@@ -46,7 +46,9 @@ class Facts:
 
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], bool] = lambda process: True) -> Facts:
-    """Read the facts from ``since`` to ``now`` about the processes that are ``chosen``, from the store at ``root``."""
+    """Read the facts about the period from ``since`` to ``now`` in the store at ``root``. ``chosen`` selects
+    processes.
+    """
     known = run_records.processes(root)
     traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
     processes = [process for process in known if chosen(process) and end_of(process, now) >= since]
@@ -73,7 +75,7 @@ def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]
 
 
 def swap_time(graph: Mapping[str, object]) -> float | None:
-    """Return when a graph's compiled code was ready (its last load or compile in process), or None."""
+    """Return when a graph's compiled code was ready (the end of its last load or compile in process), or None."""
     if graph.get("state") not in ("compiled", "bypassed") or not graph.get("source"):  # the compile raised
         return None
     ends = [span.ended for span in run_records.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
@@ -81,7 +83,7 @@ def swap_time(graph: Mapping[str, object]) -> float | None:
 
 
 def miss_time(graph: Mapping[str, object]) -> float | None:
-    """Return when a graph was submitted, to run eager until its artifact is ready; None for a graph that was not
-    submitted.
+    """Return when a graph was submitted, or None if it was not. A submitted graph runs eager until its artifact is
+    ready.
     """
     return min((span.began for span in run_records.spans_of(graph) if span.what == SUBMIT), default=None)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-# The order is that of a start, and of the legend. One hue per actor: grey for the program, purple for Dynamo, blue for
-# precompiled, red for torch's compile in the program, green for steps, orange for the daemon's workers.
+# The names are in the order in which they occur in a start. The legend has the same order. One hue per actor: grey for
+# the program, purple for Dynamo, blue for precompiled, red for torch's compile in the program, green for steps, orange
+# for the daemon's workers.
 COLOURS = {
     "Python, and the hook": "#c8c8c8",
     "import torch": "#a8a8a8",
@@ -38,7 +39,7 @@ COLOURS = {
     "C++ compilers": "#8f4f08",
     "publish": "#f9e0bd",
 }
-# Words of a label inside a bar, if they differ from the legend.
+# Maps a name in the legend to a shorter name for the label inside a bar.
 SHORT = {
     "Dynamo: tracing and guards": "tracing",
     "waiting for the artifact": "waiting",
@@ -74,7 +75,9 @@ class Bar:
 
 
 def in_order(parts: Iterable[tuple[str, float]], begin: float = 0.0) -> list[Section]:
-    """Sections in sequence, from names and seconds. Parts without duration are left out."""
+    """Return sections that follow each other without gaps, from pairs of a name and seconds. Parts without duration are
+    left out.
+    """
     found: list[Section] = []
     for name, seconds in parts:
         if seconds > 0:
@@ -140,7 +143,7 @@ def _label(name: str, seconds: float, width: float) -> str:
 
 
 def _colour(name: str) -> str:
-    """A section's colour. The colour is the same for all reasons for a compile in process."""
+    """A section's colour. All compiles in process have the same colour, whatever their reasons are."""
     return COLOURS.get(name) or COLOURS.get(name.partition(":")[0], OTHER)
 
 

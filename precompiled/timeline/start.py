@@ -40,18 +40,19 @@ SAME_STEP_S = 1.0
 
 @dataclass(frozen=True)
 class Start:
-    """The start of one process. ``began`` is in seconds since the epoch; sections count from it.
+    """The start of one process. ``began`` is in seconds since the epoch. The times of sections are relative to
+    ``began``.
 
     - ``first_step``: when the first step ended; None if the program called no graph twice
-    - ``plain``: the estimated first step with plain torch.compile and empty caches, from the measured seconds of each
-      compile.
-    - ``warm``: the same with torch's own cache full. This is a lower limit: it assumes that torch's cache loads graphs
-      as fast as this process.
+    - ``plain``: an estimate of the same start, until the first step ends, with plain torch.compile and empty caches. It
+      is computed from the measured seconds of each compile.
+    - ``warm``: the same estimate if torch's own cache contains all graphs. This is a lower limit: it assumes that
+      torch's cache loads graphs as fast as this process loaded its artifacts.
     - ``in_process``: the compiles in this process, by their reasons
-    - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
+    - ``untraced``: the number of frames that a package served and that no recorded run has traced. ``plain`` lacks the
       time of their traces.
     - ``uncounted``: the number of graphs whose compile time is unknown.
-    - ``is_new``: whether this is the program's first recorded run, so ``warm`` could not exist yet
+    - ``is_new``: whether this is the program's first recorded run, so that torch's cache cannot have its graphs yet
     """
 
     process: RunProcess
@@ -71,12 +72,14 @@ class Start:
 
     @property
     def is_partial(self) -> bool:
-        """Whether ``plain`` lacks traces or compiles whose time is unknown."""
+        """Whether ``plain`` is too short, because the times of some traces or compiles are unknown."""
         return bool(self.untraced or self.uncounted)
 
     @property
     def is_comparable(self) -> bool:
-        """Whether ``plain`` says anything. While the graphs of a new program compile, no earlier time is known."""
+        """Whether ``plain`` is meaningful. While the graphs of a new program compile, their compile times are
+        unknown.
+        """
         return not (self.is_new and self.uncounted)
 
     @property
@@ -123,7 +126,7 @@ def start(process: RunProcess, facts: Facts) -> Start:
 
 
 def _is_new(process: RunProcess, facts: Facts) -> bool:
-    """Whether this is the program's first recorded run, and no other program or host had compiled its graphs."""
+    """Whether this is the program's first recorded run, and no other program or host had compiled its graphs before."""
     return process.identity in facts.new and not any(
         graph.get("source") in ("hit", "package") for graph in process.graphs.values()
     )
@@ -154,7 +157,8 @@ def _before(process: RunProcess, began: float, first: float) -> list[Section]:
 def _covered(
     spans: Sequence[Span], first: float, end: float, eager: Sequence[tuple[float, float]]
 ) -> list[tuple[str, float, float]]:
-    """The activity at each moment from ``first`` to ``end``: that of the innermost span, or a step if there is no span.
+    """The activity at each moment from ``first`` to ``end``. If spans cover the moment, this is the activity of the
+    innermost span. Otherwise, it is a step.
 
     Sections do not overlap.
     """
@@ -191,7 +195,7 @@ def _covered(
 
 
 def _with_plain(item: Start, facts: Facts) -> Start:
-    """The start with the estimates for plain torch.compile. Work after the first step does not count."""
+    """Return ``item`` with the estimates for plain torch.compile. The estimates exclude work after the first step."""
     process = item.process
     length = item.first_step if item.first_step is not None else float("inf")
     until = item.began + length
@@ -205,7 +209,7 @@ def _with_plain(item: Start, facts: Facts) -> Start:
     served = [graph for graph in graphs if graph.get("source") in ("hit", "swap", "package")]
     compile_s = sum(graph.get("compile_s", 0.0) for graph in served) + spent[_COMPILE]
     uncounted = sum(graph.get("state") in ("pending", "failed") for graph in graphs)
-    # An eager step says nothing about the duration of plain's first step.
+    # An eager step says nothing about the duration of the first step with plain torch.compile.
     step_s = 0.0 if "eager steps" in spent or item.first_step is None else spent["compiled steps"]
     before = [(name, spent[name]) for name in _BEFORE]
     plain = in_order([*before, (_TRACE, trace_s), (_COMPILE, compile_s), (_STEP, step_s)])
@@ -219,7 +223,7 @@ def _begin(graph: dict[str, Any]) -> float:
 
 
 def by_name(sections: Iterable[Section]) -> dict[str, float]:
-    """Map each section's name to its seconds, and any other name to 0."""
+    """Map each name to the total seconds of the sections with this name. Names without a section map to 0."""
     found: dict[str, float] = defaultdict(float)
     for name, _, seconds in sections:
         found[name] += seconds

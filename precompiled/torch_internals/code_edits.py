@@ -1,4 +1,4 @@
-"""Edits generated Python code at nodes of its syntax tree, keeping line numbers.
+"""Replaces nodes of the syntax tree in the text of generated Python code, and keeps the line numbers.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -1,7 +1,7 @@
 """Frees GPU memory that PyTorch's allocator holds, so that a client can load machine code.
 
 CUDA loads machine code into memory outside the allocator. Eager steps need more memory than compiled ones, so at the
-time of the swap the allocator may hold the whole GPU, although most of its blocks are unused.
+time of the swap the allocator may hold all memory of the GPU, although most of its blocks are unused.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -2,7 +2,7 @@
 file.
 
 ``in_force`` lists the functions that are replaced now. tests/lint/test_no_other_patches.py fails if code replaces
-functions in a different way.
+functions in any other way.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -73,7 +73,7 @@ class Patches:
         _in_force.append(self._patches[-1])
 
     def are_replaced(self) -> bool:
-        """Whether other code has replaced one of these functions again."""
+        """Whether other code has since replaced one of these functions."""
         return any(patch.is_replaced() for patch in self._patches)
 
     def undo(self) -> None:

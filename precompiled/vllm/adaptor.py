@@ -1,4 +1,4 @@
-"""Replaces the compiler interface of vLLM's piecewise backend by a class that derives from it.
+"""Replaces the compiler interface of vLLM's piecewise backend by a class that derives from that interface.
 
 vLLM looks up the class of its interface in ``vllm.compilation.backends.make_compiler``. Only that name is replaced.
 Before the first call of a piece, vLLM calls ``standalone_compile``, for one size or for all sizes of a range.
@@ -61,7 +61,7 @@ class Adaptor(InductorStandaloneAdaptor):
         compile_range: object,
         key: str | None = None,
     ) -> tuple[object, object]:
-        """Return the compiled piece, and the place where vLLM finds it again (None if it is in precompiled's store)."""
+        """Return the compiled piece, and where vLLM can load it later (None if precompiled's store has it)."""
 
         def in_process() -> Any:
             return super(Adaptor, self).compile(graph, example_inputs, compiler_config, compile_range, key)

@@ -40,7 +40,7 @@ _CALLED = {"model_config": ("using_transformers_backend",)}
 _COUNTED = ("enabled_custom_ops", "disabled_custom_ops")
 
 # _made: vLLM's own pass for each Pass. _donated: during a compile, the donated inputs that the pass before AOTAutograd
-# leaves for the pass after it.
+# leaves for the pass after AOTAutograd.
 _made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
 _donated: list[set[int]] = []
 

@@ -1,4 +1,4 @@
-"""Defines the function that vLLM calls at its start in each process: the entry point ``vllm.general_plugins``.
+"""Defines the entry point ``vllm.general_plugins``: the function that vLLM calls when one of its processes starts.
 
 If the function fails, vLLM compiles its graphs itself.
 """

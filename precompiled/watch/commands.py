@@ -212,7 +212,7 @@ def _registrations(
 
 
 def _of_project(start: Path) -> tuple[list[str], list[str], str]:
-    """``watch`` and ``watch-files`` of [tool.precompiled] in the nearest pyproject.toml, and its directory."""
+    """``watch`` and ``watch-files`` of [tool.precompiled] in the nearest pyproject.toml, and the file's directory."""
     from precompiled.core.config import _read_toml
 
     for directory in (start, *start.parents):

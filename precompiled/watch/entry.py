@@ -107,7 +107,7 @@ def _run(factory: Callable[[], object], compile: bool) -> None:
     """Call the factory's callables with their example inputs, so that Dynamo traces them."""
     import torch
 
-    # The keys are ids of the callables: pairs with the same callable are calls of one compiled function.
+    # The keys are ids of the callables, because pairs with the same callable must call one compiled function.
     compiled: dict[int, tuple[Any, Any]] = {}
     for function, examples in _pairs(factory()):
         known = compiled.get(id(function))
@@ -126,8 +126,8 @@ def _compiled(torch: ModuleType, function: object) -> Any:
 
 
 def _pairs(made: object) -> Iterator[tuple[object, object]]:
-    """Yield the pairs of a factory's result: one pair, several, or a generator's. A generator's pairs run one by
-    one.
+    """Yield the pairs in a factory's result: one pair, several pairs, or a generator of pairs. A generator's pairs run
+    one by one.
     """
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         made = [made]
@@ -145,10 +145,10 @@ def _pairs(made: object) -> Iterator[tuple[object, object]]:
 
 
 def _calls(examples: object) -> Iterator[tuple[tuple[object, ...], dict[str, object]]]:
-    """Yield the calls of example inputs.
+    """Yield, for each example, the positional and the keyword arguments of a call.
 
-    A list has several examples. An example is a tuple of positional arguments, a dict of keyword arguments, or the only
-    argument.
+    A list contains several examples. An example is a tuple of positional arguments, a dict of keyword arguments, or the
+    only argument.
     """
     for example in examples if isinstance(examples, list) else [examples]:
         if isinstance(example, tuple):

@@ -12,8 +12,8 @@ socket's path in an environment variable. The messages::
     {"event": "settled"}                             a run's first steps are captured, and all graphs submitted
     {"event": "done", "ok", "error", ...}            the end of an entry point
 
-A source's digest is computed from the compiled bytes. User modules are loaded without bytecode caches. Python would use
-a stale cache if the new source has the same size and was saved in the same second.
+A source's digest is computed from the bytes that Python compiled. User modules are loaded without bytecode caches.
+Python would use a stale cache if the new source has the same size and was saved in the same second.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ LOOK_S = 0.05
 # The first steps of a run without an optimizer count as captured after a pause without new graphs. The pause lasts this
 # many seconds, or twice the time from the first to the last graph if this is longer.
 QUIET_S = 5.0
-# The first steps of a run with an optimizer count as captured at the latest after this many seconds without a new
-# graph, even if the steps are slow.
+# If a run with an optimizer has no new graph for this many seconds, its first steps count as captured, even if the
+# steps are slow.
 QUIET_BETWEEN_STEPS_S = 20.0
 KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
 
@@ -107,7 +107,7 @@ class Recorder:
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         """Record files that the run writes, and sources without a module (those of torch.utils.cpp_extension).
 
-        The watcher treats files that the run's command line names as sources, except files that the run writes.
+        If the run's command line names a file, the watcher treats the file as a source, unless the run writes it.
         Otherwise a log file on the command line would change in each capture and cause the next capture.
         """
         if event != "open" or not isinstance(args[0], str):
@@ -158,7 +158,10 @@ class Recorder:
         slots: Iterable[int] = (),
         dynamic: bool = False,
     ) -> None:
-        """Report a captured graph. ``slots``: the variants in the store. ``dynamic``: whether it has symbolic sizes."""
+        """Report a captured graph.
+
+        ``slots``: the variants in the store. ``dynamic``: whether the graph has symbolic sizes.
+        """
         self._note_others(files)
         self.tell_files()
         reason = f"{report.reason}: {report.message}" if report.message else report.reason

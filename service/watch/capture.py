@@ -34,7 +34,10 @@ GUARD = Path(__file__).with_name("guard.py")
 
 @dataclass
 class CapturedGraph:
-    """A graph reported by a capture. ``state``: as in wire.WatchedGraph. ``slots``: its variants at that time."""
+    """A graph reported by a capture.
+
+    ``state``: as in wire.WatchedGraph. ``slots``: the graph's variants at that time.
+    """
 
     id: str
     name: str
@@ -56,7 +59,7 @@ class End:
 
 
 class Capture:
-    """A capture's process and its reports. The constructor starts it, and raises OSError if that fails."""
+    """A capture's process and its reports. The constructor starts the process. Raises OSError if the start fails."""
 
     def __init__(
         self,
@@ -173,7 +176,10 @@ class Capture:
     # ------------------------------------------------ progress
 
     def look(self) -> None:
-        """Record whether the process has exited. Call this before reading its reports: ``check`` needs all of them."""
+        """Record whether the process has exited.
+
+        Call this before you read the capture's reports, because ``check`` needs all of them.
+        """
         self._status = self._popen.poll()
 
     def check(self, now: float) -> End | None:

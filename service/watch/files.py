@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from precompiled.core.regular_file import open_regular
 
 ABSENT = ""  # the digest of a missing file
-# If a file was saved less than this long before it was read, a further save may leave the same times. The kernel's file
-# times are as coarse as its tick. (Git calls such entries "racily clean".)
+# If a file was saved less than this long before it was read, a further save may leave the file's times unchanged. The
+# kernel's file times are as coarse as its tick. (Git calls such entries "racily clean".)
 RACY_S = 0.05
 CHUNK = 1 << 20
 
@@ -58,7 +58,7 @@ class Files:
         return [path for path, digest in expected.items() if self.digest(path) != digest]
 
     def keep(self, paths: set[str]) -> None:
-        """Forget the digests of all other paths."""
+        """Forget the digests of all paths except these."""
         for path in self._known.keys() - paths:
             del self._known[path]
 

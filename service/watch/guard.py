@@ -1,8 +1,8 @@
 """Runs a capture's command, and kills it if the watcher ends: ``python -I -S guard.py --fd N --nice M -- CMD...``.
 
 The guard leads the session and the process group of the command. When the pipe N ends, the watcher has ended, and the
-guard kills the group. When the command ends, the guard exits with its status (128 + N for the signal N). The file
-imports nothing of this project, so that it starts fast and stays small.
+guard kills the group. When the command ends, the guard exits with the command's status (128 + N for the signal N). The
+file imports nothing of this project, so that it starts fast and stays small.
 """
 
 import os

@@ -45,7 +45,10 @@ class Hints:
         return POLL_S if self.problem else SWEEP_S
 
     def observe(self, paths: set[str], now: float) -> None:
-        """Begin to report changes of these files. Call it at every check: a directory may have been replaced."""
+        """Begin to report changes of these files.
+
+        Call this at every check, because a directory may have been replaced.
+        """
         self._paths = frozenset(paths)
         wanted = {}
         problem = ""
@@ -88,7 +91,8 @@ class Hints:
                     self._observer = _started()
                 self._observed[directory] = (inodes[directory], self._observer.schedule(handler, directory))
             except OSError as error:
-                # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
+                # ENOSPC: the limit max_user_watches is reached. EMFILE: the limit max_user_instances or of descriptors
+                # is reached.
                 left = len(directories - self._observed.keys())
                 return (
                     f"{format_count(left, 'directory of sources has', 'directories of sources have')} no inotify watch "

@@ -99,7 +99,8 @@ class RunningWatch:
     def restore(self, record: Record, is_there: Callable[[str], bool]) -> None:
         """After a restart, reuse the last good capture.
 
-        Capture again if there is none, if it was incomplete, if a source has changed, or if an artifact is missing.
+        Capture again if there is no good capture, if it was incomplete, if a source has changed, or if an artifact is
+        missing.
         """
         good = record.good
         if good is None:
@@ -189,7 +190,7 @@ class RunningWatch:
         assert capture is not None
         self.capture = None
         capture.close()
-        # Remember the capture's submits: the next good capture cancels unneeded ones.
+        # Remember the capture's submits, because the next good capture cancels those that are no longer needed.
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 
@@ -234,7 +235,7 @@ class RunningWatch:
     # ------------------------------------------------ jobs
 
     def job_ended(self, ids: Collection[str], state: str, why: str) -> bool:
-        """Handle the end of a job, which the daemon reports. Returns whether a graph of this watch waited for the job.
+        """Handle the daemon's report that a job has ended. Returns whether a graph of this watch waited for the job.
 
         Graphs are found by the ids of submits, since a job of the same key may belong to another store.
         """
@@ -279,7 +280,7 @@ class RunningWatch:
         return [graph for graph in held if graph.state == "compiling"]
 
     def _settle(self) -> None:
-        """If no graph is compiling: become ready, or capture again to check the guards of new variants."""
+        """If no graph is compiling, the watch becomes ready, or captures again to check the guards of new variants."""
         good = self.good
         if good is None or good.complete or any(graph.state == "compiling" for graph in good.graphs.values()):
             return
@@ -288,7 +289,7 @@ class RunningWatch:
             self._verifications < MAX_VERIFICATIONS
         ):
             # A compile adds guards on the sizes of its graph. A call that fails these guards requests another variant
-            # or is retraced. Only another capture shows whether that happens in the next run.
+            # or is retraced. Only another capture shows whether a call in the next run fails the guards.
             self._verifications += 1
             self.plan.begin(time.monotonic())
             return
@@ -361,7 +362,7 @@ class RunningWatch:
 
 
 def shortened(status: wire.WatchStatus) -> wire.WatchStatus:
-    """Leave out the graphs of a status, and cut its texts."""
+    """Shorten a status: leave out its graphs, and shorten its texts."""
     texts = {name: getattr(status, name)[:SHORT_CHARS] for name in ("name", "error", "note", "edited")}
     return msgspec.structs.replace(status, graphs=[], **texts)
 

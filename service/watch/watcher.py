@@ -85,7 +85,10 @@ class Watcher:
             self._round()
 
     def close(self) -> None:
-        """End the captures. Jobs of captures go on; the next watcher recaptures the watches that were not complete."""
+        """End the captures.
+
+        Jobs of captures continue, and the next watcher recaptures watches that were not complete.
+        """
         for watch in self._watches.values():
             watch.close(cancel=False)
         self._hints.close()
@@ -259,7 +262,7 @@ class Watcher:
                 case wire.Exit():
                     self._stopping = True
         if answers:
-            # Report first: after its answer, a peer requests the watches, and must not get an older state.
+            # Report before the answers: after its answer, a peer requests the watches, and must not get an older state.
             self._tell_at = 0.0
             self._tell(time.monotonic())
         for answer in answers:

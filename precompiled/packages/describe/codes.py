@@ -13,13 +13,14 @@ from typing import TypeVar
 from precompiled.packages.describe.errors import NotPortable
 
 _T = TypeVar("_T")
-# Types of attributes that hold functions in a class.
+# Types of class attributes that hold functions.
 DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 
 
 class _Exactly:
-    """A dictionary key that compares a code object by identity. Code with a dictionary among its constants has no
-    hash.
+    """A dictionary key that compares a code object by identity.
+
+    Code objects with a dictionary among their constants have no hash.
     """
 
     __slots__ = ("code",)
@@ -133,5 +134,8 @@ def module_of_globals(value: object) -> str | None:
 
 
 def namedtuple_scope(name: str) -> dict[str, object]:
-    """Make the globals of a namedtuple's ``__new__``, which belong to no module (Lib/collections/__init__.py)."""
+    """Make the globals of a namedtuple's ``__new__``.
+
+    These globals belong to no module (Lib/collections/__init__.py).
+    """
     return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}

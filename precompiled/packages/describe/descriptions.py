@@ -5,8 +5,8 @@ sound within one process, but a later process must compare content. So each obje
 in both processes. If two descriptions differ, the entry is not used.
 
 Code is described by its digest (codes.py), so moving a function does not change its description. The description of a
-class covers the code of the class and its bases, so a replaced method changes it. An object without a description
-raises ``NotPortable``.
+class covers the code of the class and its bases, so a replaced method changes the description. An object without a
+description raises ``NotPortable``.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from precompiled.packages.describe.kinds import (
 MAX_DEPTH = 6  # limit of nested levels in a description
 MAX_ITEMS = 4096
 
-# Attributes of a wrapper that its description leaves out: three whose values are also in the wrapper's closure, an id,
-# and ``__dynamo_disable``, which torch sets at the first call (torch/_compile.py).
+# Attributes that the description of a wrapper leaves out. The closure of the wrapper also has the values of the first
+# three. ``_torchdynamo_wrapper_id`` is an id. Torch sets ``__dynamo_disable`` at the first call (torch/_compile.py).
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )
@@ -86,8 +86,8 @@ class Descriptions:
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        ``before`` contains the functions that had not run when the entry was recorded, and have not run in this
-        process, with the digests in the entry.
+        ``before`` contains the functions that had not run when the entry was recorded and have not run in this process.
+        Their digests are the ones in the entry.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}
@@ -381,7 +381,7 @@ class Descriptions:
         """Describe a class by its name and by all that it and its bases define.
 
         This includes functions (with defaults and closures) and values. For example, ``Scale().factor`` is a constant
-        of the trace, because an object that the frame creates has no source, and only its class has a guard.
+        of the trace: Dynamo has no source for an object that the frame creates, and guards only its class.
         """
         known = self._classes.get(kind)
         if known is not None:
@@ -428,8 +428,9 @@ class Descriptions:
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        """Describe a member of a class. ``plain``: whether values of attributes count, as in classes that are not
-        torch's.
+        """Describe a member of a class.
+
+        ``plain``: whether values of attributes count. They do not count in torch's classes.
         """
         if is_a(value, types.FunctionType):
             # For a function of torch, only its closure and attributes count.
@@ -446,7 +447,7 @@ class Descriptions:
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if is_a(value, type):
-            # Dynamo has no source for a nested class, so the trace contains its attributes as constants.
+            # Dynamo has no source for a nested class, so the trace contains the class's attributes as constants.
             users = plain and not is_installed(value)
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
@@ -457,7 +458,7 @@ class Descriptions:
     def attribute(self, value: Any, depth: int = 0) -> object:
         """Describe a value in a class or a closure, even if it contains objects without a description.
 
-        The type is the whole description of such an object (a lock, a logger). The rest of its container is described
+        Such an object (a lock, a logger) is described only by its type. All other items of its container are described
         completely. A trace that reads such an object is not kept (unguarded.py).
         """
         try:

@@ -1,4 +1,4 @@
-"""Describes the differences between two calls in words.
+"""Describes in words how two calls differ.
 
 ``fact`` compares two descriptions (descriptions.py) of the value at one guard. ``entries`` compares the
 package_format.About of two entries of one function. This module needs no torch and runs no code of an entry.
@@ -30,7 +30,7 @@ TENSOR = (
     "is a parameter",
     "is a buffer",
 )
-# The parts of a description whose first item is in _CODE_OF.
+# The names of the parts of a description that begins with an item of _CODE_OF.
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
@@ -106,8 +106,9 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[EntryDifference]:
-    """Describe how the calls for which two entries were recorded differ. Ignores guards that only one entry has, except
-    on constants.
+    """Describe how the calls of two entries differ: the calls for which the entries were recorded.
+
+    Ignores a guard that only one entry has, unless the guard fixes a number.
 
     The phrases call the first entry "here", and the second "there".
     """
@@ -117,7 +118,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[Entr
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
-    # Several inner functions may have one name, so a name may have several codes.
+    # Several inner functions may have the same name, so a name may have several codes.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
     said += [f"the source of {name} differs" for name in codes if codes[name] != other_codes.get(name, codes[name])]
     found = [EntryDifference("", Difference(text)) for text in said]
@@ -173,7 +174,10 @@ def of_sizes(here: object, before: object) -> Difference:
 
 
 def _fixed_numbers(here: About, there: About) -> Iterator[EntryDifference]:
-    """The numbers that are constants in one entry and dynamic in the other. The second entry guards only their type."""
+    """The numbers that are constants in one entry and dynamic in the other.
+
+    The other entry guards only the types of these numbers.
+    """
     (constants, types), (other_constants, other_types) = _numbers(here), _numbers(there)
     for source in (*types, *constants):
         one, other = constants.get(source) or types.get(source), other_constants.get(source) or other_types.get(source)
@@ -184,7 +188,7 @@ def _fixed_numbers(here: About, there: About) -> Iterator[EntryDifference]:
 
 
 def _numbers(about: About) -> tuple[dict[str, str], dict[str, str]]:
-    """The guarded ints and floats: those with a constant, and those whose type alone is guarded ("any int")."""
+    """Two tables of guarded ints and floats: those with a guarded value, and those with a guarded type only."""
     constants = {
         guard.source: constant(guard.fact)
         for guard in about.guards
@@ -214,7 +218,7 @@ def _sizes(size: Any) -> str:
 
 
 def at(place: str) -> str:
-    """A place in the user's source, for the end of a sentence."""
+    """A place in the user's source, as text for the end of a sentence."""
     return f" ({place})" if place else ""
 
 
@@ -255,7 +259,7 @@ def _both(what: str, here: object, before: object) -> Difference:
 
 
 def constant(value: Any) -> str:
-    """The repr of a described constant; "" for the description of another object."""
+    """The repr of a described constant; "" for any other description."""
     return _shown(value) if _is_constant(value) else ""
 
 

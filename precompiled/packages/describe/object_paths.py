@@ -1,4 +1,4 @@
-"""Names the code of a trace by module and attributes, for a later process."""
+"""Names code by module and attributes, so that a later process finds the same code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
-# The type of a function under functools.lru_cache, which is in C. The attribute ``__wrapped__`` of such a function is
-# the original function.
+# The type of a function with the decorator functools.lru_cache. The attribute ``__wrapped__`` of such a function is the
+# original function.
 _CACHE = type(functools.lru_cache(lambda: None))
 
 

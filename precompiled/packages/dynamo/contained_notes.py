@@ -1,7 +1,8 @@
 """Keeps errors of this project's wrappers out of Dynamo's traces.
 
-trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, which may raise anything. If a
-wrapper itself raises, Dynamo gets the result or error of the wrapped function, and the frame's trace is not kept.
+trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, and these objects may raise
+anything. If a wrapper itself raises, Dynamo gets the result or error of the wrapped function, and the frame's trace is
+not kept.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -3,7 +3,7 @@
 The hook looks up a package for the frame. If no package fits, Dynamo traces the frame, and the hook records the trace.
 
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
-This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts.
+This file replaces ``__call__`` of both classes, so the hook runs before Dynamo traces or counts the frame.
 
 Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, ConvertFrameAssert.{_torchdynamo_orig_backend,
 _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
@@ -170,7 +170,10 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
 
 
 def _contained(step: Callable[..., object], *arguments: object) -> Any:
-    """Run a step of packages. Returns None if it fails, because a bug in packages must not end the user's call."""
+    """Run a step of packages.
+
+    Returns None if the step fails, because a bug in packages must not end the user's call.
+    """
     try:
         return step(*arguments)
     except BaseException as error:  # noqa: BLE001 - the user's objects may raise anything
@@ -189,8 +192,8 @@ def _note_failure(error: BaseException) -> None:
 def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | None:
     """The frame, or None if packages do not apply.
 
-    They apply only to the backend "inductor", and not to exports, calls with a hook for guards, Dynamo's own code, or
-    code at Dynamo's limit of recompiles.
+    Packages apply only to the backend "inductor". They do not apply to exports, calls with a hook for guards, Dynamo's
+    own code, or code at Dynamo's limit of recompiles.
     """
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
@@ -216,7 +219,9 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | Non
 
 
 def entries_of(owner: object) -> list[tuple[str, str]]:
-    """Return the list of the entries that were recorded or used for one call of torch.compile(). Callers change it.
+    """Return the list of the entries that were recorded or used for one call of torch.compile().
+
+    Callers change the list.
 
     An entry is given by its function and file name. ``owner`` is the backend object that torch.compile() created.
     """
@@ -227,7 +232,7 @@ def entries_of(owner: object) -> list[tuple[str, str]]:
 
 
 def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
-    """The owner and the function of a result of torch.compile(). Raises NotPortable for other objects."""
+    """For a result of torch.compile(), return its owner and its function. Raises NotPortable for other objects."""
     context = compiled_functions.context_of(function)
     if isinstance(function, torch.nn.Module):
         original = vars(function)["_modules"].get("_orig_mod")

@@ -1,6 +1,7 @@
-"""Reads state around a frame that a trace depends on.
+"""Reads those parts of the process's state on which traces depend.
 
-Process state, Dynamo's settings and modes have no guards. Dynamo's global guard checks the rest (``global_state``).
+Process state, Dynamo's settings and modes have no guards. Dynamo's global guard checks all other state
+(``global_state``).
 
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
@@ -53,7 +54,8 @@ def is_inductors(path: str) -> bool:
     # Inductor's cache_dir() would create the directory and set the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
-    # codecache.get_path makes such names. The directory may contain files from elsewhere.
+    # The directory may also contain files of other programs. codecache.get_path names a folder after the second and
+    # third character of the file names in it.
     return len(folder) == 2 and name[1:3] == folder
 
 
@@ -68,7 +70,7 @@ def process_state() -> dict[str, str]:
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
-        # A trace treats these types as constants too. GlobalStateGuard checks these types only if autocast is on.
+        # A trace also treats the types of autocast as constants. GlobalStateGuard checks these only if autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
         "process groups": ranks.process_groups(),
@@ -88,7 +90,8 @@ def mode_problem() -> NotPortable | None:
     """Return an error if an active mode prevents packages; else None."""
     if torch._dynamo.config.compiled_autograd:
         # With compiled autograd, Dynamo traces compiled autograd's own code in a backward, and the modules that this
-        # code imports. In a process that has traced nothing, this trace begins during such an import, and fails.
+        # code imports. If nothing was traced before, Dynamo begins to trace during the import of such a module, and
+        # fails.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
         # With this setting, ranks communicate while they trace. A rank that traces would wait forever for a rank that
@@ -131,12 +134,12 @@ def trace_configuration() -> str:
     # save_config_portable omits these two settings, but they affect traces.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
-    # These settings name the sources of sizes that are symbolic (TORCH_COMPILE_DYNAMIC_SOURCES).
+    # These settings name sources whose sizes are symbolic (TORCH_COMPILE_DYNAMIC_SOURCES).
     for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
         shown.append([name, getattr(torch.compiler.config, name, "")])
-    # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd adds a
-    # function for each kind of autograd node that it traces. The digest leaves out these functions, because a process
-    # that only uses packages never adds them.
+    # Users add functions to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled
+    # autograd adds a function for each kind of autograd node that it traces. The digest leaves out the functions of
+    # compiled autograd, because a process that only uses packages never adds them.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in (

@@ -1,9 +1,9 @@
 """Encodes bytecode and guards (plain data, code objects and Dynamo's sources) as bytes, and decodes the bytes.
 
 This file refuses objects of the user's program, except the ``_make`` of a namedtuple that can be imported by its name.
-Dynamo's bytecode, sources and guard expressions contain names of one process (``__compiled_fn_3_5f1c...``,
-``__builtins_dict___7``). ``encode`` replaces them by placeholders, and ``decode`` replaces the placeholders by names of
-the later process. A module's globals are written as the module's name.
+Dynamo's bytecode, sources and guard expressions contain names that are valid only in one process
+(``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``). ``encode`` replaces them by placeholders, and ``decode``
+replaces the placeholders by names of the later process. A module's globals are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,
@@ -52,7 +52,7 @@ def encode(value: object, names: Mapping[str, str]) -> bytes:
 def decode(data: bytes, name: Callable[[str], str]) -> Any:
     """Decode verified bytes of ``encode``. Decoding can run code. ``name`` maps a placeholder to a name.
 
-    Raises Mismatch if the bytes name a module or a namedtuple that is not here.
+    Raises Mismatch if the bytes name a module or a namedtuple that this process lacks.
     """
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name

@@ -34,9 +34,9 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About, function_key
 
-# trace_recording.py reads a graph's Graph (below) from this attribute of the graph's callable.
+# The callable of a graph has an attribute of this name with the graph's ``Graph`` (below), for trace_recording.py.
 MARK = "_precompiled_graph"
-# This attribute of a graph's callable has the tensors that the callable adds to its arguments
+# The callable of a graph has an attribute of this name with the tensors that the callable adds to its arguments
 # (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
@@ -114,7 +114,7 @@ class Body:
     unguarded: Seen
     code: types.CodeType
     imports: dict[str, str]  # maps an alias in the globals to its module
-    # Other names in the globals that the bytecode uses: (name, kind, the value or data to make it).
+    # Other names in the globals that the bytecode uses: (name, kind, the value or the data to make the value).
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # the place of code, the digest of the code
     graphs: list[Graph]

@@ -65,7 +65,7 @@ class Rebuilder:
         ]
         shapes = kept.shapes
         if shapes is not None and not shapes.python_fallback:
-            # Use the Python expression, because the C++ expression must be compiled first.
+            # Use the Python expression, because the C++ expression would have to be compiled first.
             shapes = dataclasses.replace(shapes, python_fallback=True)
         state = OutputGraphGuardsState(
             local_scope=self._local,
@@ -109,7 +109,7 @@ class Rebuilder:
 def _failed_guard(manager: Any, local: Mapping[str, object]) -> str:
     """The guard that rejects the call.
 
-    torch gives a single message, or all expressions of one guard on several sizes. Some of these may hold.
+    torch gives a single message, or all expressions of one guard on several sizes. Some of these expressions may hold.
     """
     try:
         parts = manager.check_verbose(local).verbose_code_parts

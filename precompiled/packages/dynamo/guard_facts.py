@@ -53,8 +53,8 @@ _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
-# Suffixes of the sources of dictionaries whose keys are not compared. The keys of copyreg's table differ between
-# processes, and the keys of hooks are numbers that each process assigns.
+# A source with one of these suffixes is a dictionary whose keys are not compared. The keys of copyreg's table differ
+# between processes, and the keys of hooks are numbers that each process assigns.
 NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 # Dynamo puts only NOT_NONE_MATCH on the gradient of an optimizer's parameter, and assumes that the gradient's sizes,
 # strides and other properties stay the same.
@@ -158,7 +158,7 @@ def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions
 
 
 def _check_mark(source: Source, kind: str, value: object) -> None:
-    """Raise Mismatch if a tensor's static mark differs from the trace's.
+    """Raise Mismatch if a tensor is marked as static but was not when it was traced, or the reverse.
 
     A tensor that a compiled optimizer has marked is an attribute of the graph. Any other tensor is an input. So an
     entry with a marked tensor does not serve an unmarked tensor, and vice versa. Marked tensors of modules are exempt,
@@ -220,7 +220,7 @@ def _place(guard: Guard) -> str:
 
 
 def quick_fingerprint(value: object) -> str:
-    """A cheap fingerprint of a local. This fingerprint rules out most entries for other calls."""
+    """A cheap fingerprint of a local. It rules out most entries that other calls recorded."""
     if isinstance(value, torch.Tensor):
         return f"{value_facts.kind_of(value).__qualname__} {value.dtype} {value.dim()}"
     if isinstance(value, types.FunctionType):
@@ -355,7 +355,7 @@ def order_of(value: object, source: Source, described: Descriptions) -> object:
         return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
     if not isinstance(value, dict) or source.name.endswith(NO_KEYS):
         return None
-    # Dynamo has a guard on the keys too, unless the trace made a list of the dictionary.
+    # If the trace made a list of the dictionary, Dynamo has no guard on the keys.
     return keys_of(value, described)
 
 
@@ -383,7 +383,8 @@ def codes_digest(guards: list[Guard]) -> str:
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():
-            # Cut off the type at the end, which may be a code object with file and line.
+            # Cut off the type at the end of an expression, because its text may contain the file and line of a code
+            # object.
             shown = _NUMBERS.sub("#", _MADE_UP.sub("@", code.partition(", type=")[0]))
             if "{" in shown:  # the order of a set's items may depend on addresses (as in pytree's BUILTIN_TYPES)
                 shown = ", ".join(sorted(_ITEMS.split(shown)))
@@ -423,8 +424,8 @@ def functions_with_globals(
     """Find the functions whose ``__globals__`` is ``scope``.
 
     Returns (source, "") if the source's value is the function, else (source of an object, name of the function in the
-    object or its class). Code from run time, such as a ``torch.fx.GraphModule``'s forward, has globals that belong to
-    no module. In another process each function may have its own globals, so all functions are returned.
+    object or its class). Code that is generated at run time, such as a ``torch.fx.GraphModule``'s forward, has globals
+    that belong to no module. In a later process each function may have its own globals, so all functions are returned.
     """
     found: list[tuple[object, str]] = []
     for source in sorted({guard.originating_source for guard in guards}, key=lambda source: source.name):

@@ -1,7 +1,7 @@
 """Decides whether an entry fits a live frame, and gives the entry to Dynamo.
 
 Dynamo gets the same ``GuardedCode`` as from a trace, and caches it. So Dynamo itself handles recompile limits, the
-match of backends, ``torch.compiler.reset`` and explanations of failed guards. Torch's second table
+match of backends, ``torch.compiler.reset`` and explanations of failed guards. Torch's second table of code
 (``_load_precompile_entry``) is not used.
 
 Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
@@ -75,7 +75,8 @@ def usable(
 ) -> Rebuilder:
     """Compare the live frame with all that an entry depends on.
 
-    Appends callbacks to ``undo`` that undo changes of the program's objects. Raises Mismatch with the first difference.
+    Changes some of the program's objects, and appends callbacks to ``undo`` that undo these changes. Raises Mismatch
+    with the first difference.
     """
     modules = [what for _name, kind, what in body.installed if kind == "module"]
     modules += [module for module, *_asked in body.assumed_constant]
@@ -215,7 +216,7 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
 def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[list[str]]:
     """Put modules, builtins and other values into the globals under the names that sources and the bytecode use.
 
-    After an error, remove them.
+    After an error, remove these names.
     """
     scope = frame.scope
     wanted: dict[str, object] = {}
@@ -251,8 +252,9 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
 
 
 def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> dict[str, object]:
-    """This process's globals of functions that belong to no module. ``scope``: the globals of the frame. Raises
-    Mismatch.
+    """This process's globals for an item of ``Body.installed`` whose kind is in _SCOPES.
+
+    ``scope``: the globals of the frame. Raises Mismatch.
     """
     if kind == "scope":
         return frame.scope
@@ -293,7 +295,10 @@ def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextl
 
 
 def make_skip_result(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
-    """Dynamo's result for a frame that the entry skips. Raises Mismatch if the entry does not fit the call."""
+    """Dynamo's result for a frame that Dynamo skipped when the entry was recorded.
+
+    Raises Mismatch if the entry does not fit the call.
+    """
     _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")

@@ -1,20 +1,20 @@
 """Detects the program's functions that Dynamo runs during a trace instead of tracing them.
 
-Dynamo computes some values in Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the ``__add__``
-of a metaclass. Reads in such a function have no guard. So this file notes each call of a function of the program during
-a trace (``NativeCall``). native_reads.py describes what the function read, or refuses the trace.
+Dynamo computes some values in Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, and ``SCALES + 1`` runs a
+metaclass's ``__add__``. Reads in such a function have no guard. So this file notes each call of a function of the
+program during a trace (``NativeCall``). native_reads.py describes what the function read, or refuses the trace.
 
 How this file notes calls:
 
 - CPython 3.12 and newer report calls through ``sys.monitoring``, which costs nothing for code objects that are switched
   off. So this file watches the whole trace.
 - Older versions have only ``sys.setprofile``, which makes a trace slow (docs/decisions/0057). So this file watches a
-  trace only after it has read a value for which Dynamo may call such a function (``meets``).
+  trace only after the trace has read a value for which Dynamo may call a function of the program (``meets``).
 
 Calls that this file ignores:
 
-- Calls whose result does not affect the trace (_INCIDENTAL): for example, Dynamo hashes values for its tables.
-- Calls below an operator or in an import (_BELOW). Artifacts' keys and requirements cover these calls.
+- Calls whose result does not affect the trace (_INCIDENTAL). For example, Dynamo hashes values for its tables.
+- Calls that an operator or an import makes (_BELOW). Artifacts' keys and requirements cover these calls.
 - Calls in methods of tensor subclasses (_OF_SUBCLASSES), and lookups of names that begin with "_" (``_is_a_look``).
 - Calls in guards or in the compile (``paused``).
 
@@ -143,14 +143,14 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: Any) -> None:
-    """The trace has read ``value``. If Dynamo may call functions of its class, begin to watch the trace."""
+    """The trace has read ``value``. If Dynamo may call functions of the value's class, begin to watch the trace."""
     noticed = _watch.noticed
     if noticed is None or FROM_THE_BEGINNING or _is_profiled():
         return
     is_class = issubclass(type(value), type)  # isinstance would read a ``__class__`` property
     if is_class and not _has_functions(value) and (calls := _calls_by_pytree(value)) is not None:
-        # Profiling would slow down each trace of a HuggingFace model, whose outputs are of a registered class. The
-        # trace itself creates the values of the class, so only the functions' globals may change.
+        # Profiling would slow down each trace of a HuggingFace model, because the model's outputs are of a registered
+        # class. The trace itself creates the values of the class, so only the functions' globals may change.
         noticed.calls += calls
         return
     if _may_be_called(value):
@@ -184,9 +184,9 @@ def _is_flattened_by_the_program(kind: type) -> bool:
 
 
 def _calls_by_pytree(kind: type) -> list[NativeCall] | None:
-    """The calls of functions that flatten and unflatten values of this class, without the values.
+    """Calls of the functions that flatten and unflatten values of this class. The values are not among the arguments.
 
-    None if such a function is not of an installed library, so that an edit of the program could change it.
+    None if an edit of the program could change such a function, because no installed library contains the function.
     """
     calls: list[NativeCall] = []
     if not _is_flattened_by_the_program(kind):
@@ -204,7 +204,10 @@ def _calls_by_pytree(kind: type) -> list[NativeCall] | None:
 
 
 def _functions_of(kind: type) -> Iterator[str]:
-    """The names of methods (also static ones) and properties of a class and its bases. Skips modules in _DYNAMOS."""
+    """The names of methods (also static ones) and properties of a class and its bases.
+
+    Skips bases from modules in _DYNAMOS.
+    """
     for base in type.mro(kind) if kind is not type else ():
         if not _is_dynamos(_MODULE_OF(base)):
             for name, member in looks.namespace_of(base).items():
@@ -262,7 +265,7 @@ def _counts(frame: types.FrameType) -> bool:
 
 
 def _is_a_look(frame: types.FrameType) -> bool:
-    """Whether Dynamo reads a special attribute (``__class__``) or its own mark from an object."""
+    """Whether Dynamo reads a special attribute (``__class__``), or a mark that Dynamo sets, from an object."""
     if frame.f_code.co_name not in _ASKED_FOR_A_NAME or frame.f_code.co_argcount != 2:
         return False
     asked = frame.f_locals.get(frame.f_code.co_varnames[1])

@@ -1,8 +1,8 @@
-"""Describes the values that functions read when Dynamo runs these functions during a trace (native_calls.py).
+"""Describes what functions of the program read if Dynamo runs these functions during a trace (native_calls.py).
 
-A description already covers the code of such a function, because Dynamo found it through a class or a function. This
-file describes the function's globals, arguments and closure completely, because no guard says which parts matter. If a
-value has no description, this file refuses the trace.
+A description already covers the code of such a function, because Dynamo found the function through a described class or
+function. This file describes the function's globals, arguments and closure completely, because no guard says which
+parts matter. If a value has no description, this file refuses the trace.
 
 Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -44,7 +44,7 @@ _PLAIN = (
     type,
     enum.Enum,
 )
-# Python's modules whose functions return the same in each process.
+# Python's modules whose functions return the same values in each process.
 _PURE = frozenset(
     """
     abc builtins collections collections_abc dataclasses enum functools itertools math operator re string types typing
@@ -88,10 +88,10 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 
 
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
-    """Return the sources of the noted calls' arguments that have a state of their own. The caller describes it.
+    """Return the sources of those arguments of the noted calls that have a state of their own.
 
-    If an object has no source, the trace created it, or it is part of a described object. Raises NotPortable if an
-    object has no description.
+    The caller describes this state. If an argument has no source, the trace created it, or it is part of a described
+    object. Raises NotPortable if an object has no description.
     """
     found: dict[str, object] = {}
     for call in log.native.calls:
@@ -139,7 +139,10 @@ class _Within(Descriptions):
     elsewhere: str | None = None  # the first such function, for the message
 
     def check(self, call: NativeCall, *values: object) -> None:
-        """Raise NotPortable if an argument of the call or a value that the call reads contains such a function."""
+        """Raise NotPortable if one of ``values`` contains a memo or an impure function.
+
+        ``values`` are the arguments of the call, or values that it reads.
+        """
         for value in values:
             if not isinstance(value, torch.Tensor):
                 with contextlib.suppress(NotPortable):  # the caller describes the value too, and raises the error
@@ -187,8 +190,9 @@ def _leads_elsewhere(value: Any) -> str | None:
 
 
 def _objects(values: Any, depth: int = 0) -> Iterator[object]:
-    """Yield the values, also those inside containers, that have a state of their own. The description of a class does
-    not cover this state.
+    """Yield the values that have a state of their own, also those inside containers.
+
+    The description of a class does not cover this state.
     """
     for value in values:
         kind = type(value)

@@ -1,4 +1,4 @@
-"""Does for an entry what Dynamo does to an optimizer before it traces the optimizer's compiled ``step``.
+"""Prepares the live optimizer before a stored entry is used, as Dynamo does while it traces a compiled ``step``.
 
 Dynamo does not trace how an optimizer creates its state (torch/_dynamo/variables/optimizer.py). During the trace,
 Dynamo calls ``_init_group`` on the program's own optimizer, once for each group. Then Dynamo makes guards on the state,
@@ -6,8 +6,8 @@ and marks parameters and state as static. The marked tensors become attributes o
 identity. torch_internals/client/graph_attributes.py turns them into inputs.
 
 In a later process, no state exists before the first step. So this file records Dynamo's calls of ``_init_group``, and
-repeats them on the live optimizer before its state is compared. If the entry does not fit, this file undoes the
-effects.
+repeats them on the live optimizer before the optimizer's state is compared. If the entry does not fit, this file undoes
+the effects.
 
 This file calls only torch's own ``_init_group``, which reads parameters, gradients, the group and the state. The
 sizes of gradients have no guards, so guard_facts.py describes them.
@@ -46,9 +46,7 @@ Prepared = tuple[Any, tuple[Call, ...]]
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Yield the owner and name of each function of Dynamo to wrap, and the function that makes the wrapper
-    (trace_patches).
-    """
+    """For each function of Dynamo that needs a wrapper (trace_patches), yield owner, name, and the wrapper's maker."""
     yield OptimizerVariable, "get_python_args", _initialised
 
 
@@ -131,7 +129,7 @@ def make_capturable(optimizers: Iterable[Prepared], value_of: Callable[[Any], An
 
 
 def _capturable(optimizer: torch.optim.Optimizer, undo: contextlib.ExitStack) -> None:
-    """Set ``capturable`` for groups on a GPU without state, so that the GPU counts their steps."""
+    """Set ``capturable`` for groups that are on a GPU and have no state, so that the GPU counts their steps."""
     for group in optimizer.param_groups:
         parameters = group["params"]
         if (
@@ -210,7 +208,7 @@ def holding(
     optimizers: Iterable[Prepared],
     value_of: Callable[[Any], Any],
 ) -> Callable[..., Any]:
-    """Wrap a graph's callable: append the tensors that Dynamo's module holds to the arguments of each call.
+    """Wrap a graph's callable. The wrapper adds, as last arguments, the tensors that Dynamo's module holds.
 
     As in Dynamo (``create_finalizer``), release the tensors once the optimizer is deleted.
     """

@@ -1,9 +1,9 @@
 """Notes that a trace depends on the order of a set, or on the keys of a dictionary, without a guard.
 
 Sets: Dynamo guards on the content of a set, and rarely on its order. If the items are texts or objects, the order
-differs between processes, so a trace in one order does not serve a process with a different order. So this file checks
-each variable of a set when a trace reads all of the set. Set operations (``a - b``) make sets without a source, which
-are checked too. Sets that the trace itself fills are exempt (set_order.py).
+differs between processes, so a trace in one order does not serve a process with a different order. So when a trace
+reads all items of a set, this file checks the set's variable. This includes sets without a source, which set operations
+(``a - b``) make. Sets that the trace itself fills are exempt (set_order.py).
 
 Dictionaries: Dynamo has no guard on the keys if the trace makes a list of the dictionary (``[*table]``), or if the
 dictionary is the ``__dict__`` of an object.
@@ -48,13 +48,13 @@ _GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl")
 _WRITES = ("repr_impl", "tp_repr_impl", "debug_repr")
 # Methods of a set's variable whose result depends on the order.
 _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
-# Callers that use a constant set to make a set, to compare the set, or to test whether it is empty.
+# Files whose functions use a constant set only to make another set, to compare the set, or to test whether it is empty.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 # Callers that test whether a set is empty (``inner`` is a conditional jump).
 _ASKS = ("generic_bool", "generic_is_true", "inner")
 _PASSES_ON = "realize_and_forward"  # this method of a lazy variable calls the realized variable's method
-# The first name is of Dynamo's function that rebuilds a Python function with its closure. The second name is of a
-# caller that needs only the file's name from the result.
+# _OF_A_CELL names Dynamo's function that rebuilds a Python function with its closure. _ASKS_FOR_THE_FILE names a caller
+# that needs only the file name of the rebuilt function.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions whose result does not depend on the order of a set, unless a key makes two items equal.
@@ -63,9 +63,7 @@ _MAKES_A_SET = ("call_set", "call_frozenset")
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Yield the owner and name of each function of Dynamo to wrap, and the function that makes the wrapper
-    (trace_patches).
-    """
+    """For each function of Dynamo that needs a wrapper (trace_patches), yield owner, name, and the wrapper's maker."""
     for kind in kinds(VariableTracker):
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
             for names, note in ((_GOES_THROUGH, _gone_through), (_WRITES, _read)):
@@ -100,10 +98,10 @@ def _is_set(variable: object) -> bool:
 
 
 def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> None:
-    """Refuse the trace if it reads all of a set whose order differs between processes.
+    """Refuse the trace if it reads all items of a set whose order differs between processes.
 
-    Sets of numbers are exempt, because unguarded.py describes their order. ``item_by_item``: Dynamo reads the items in
-    its variable's order, so sets whose order is known (set_order.py) are exempt too.
+    Sets of numbers are exempt, because unguarded.py describes their order. ``item_by_item``: whether Dynamo reads the
+    items in its variable's order. If so, sets whose order is known (set_order.py) are exempt as well.
     """
     if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
         return
@@ -147,7 +145,7 @@ def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__
 
 
 def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
-    """Refuse the trace if Dynamo gets the Python set of a variable, for example to make a text or list from it.
+    """Refuse the trace if Dynamo converts a variable to a Python set, for example to make a text or list from the set.
 
     Callers for which the order does not matter may get the set.
     """

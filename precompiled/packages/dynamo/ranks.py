@@ -31,10 +31,10 @@ _STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")
 
 
 def process_groups() -> str:
-    """Describe this rank and all process groups by name. A trace treats ranks, sizes and names of groups as constants.
+    """Describe this rank and all process groups. A trace treats ranks, sizes and names of groups as constants.
 
-    If the forward of a DistributedDataParallel runs, include its bucket sizes, because Dynamo cuts its graph at the
-    buckets.
+    While the forward of a DistributedDataParallel runs, include the module's bucket sizes, because Dynamo cuts the
+    graph at the buckets.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return "none"
@@ -107,7 +107,7 @@ def is_of_fully_shard(hook: object) -> bool:
     objects.
     """
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    # Torch 2.13 has no such setting, and never traces these hooks.
+    # Torch 2.13 does not have the setting skip_fsdp_hooks, and never traces these hooks.
     disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)
     return bool(state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState)
 

@@ -1,8 +1,8 @@
 """Finds the sets whose order in a trace is the same in every process.
 
 Dynamo keeps a set's items as a dictionary's keys. If a program makes a set by ``{a, b}`` or ``set()``, and adds items
-one by one or from a list, then Dynamo keeps and iterates the items in the order of their addition, unlike Python. Items
-from another set have the order of that set.
+one by one or from a list, then Dynamo keeps the items in the order of their addition, and iterates over them in this
+order. Python does not. Items from another set have the order of that set.
 
 This file assumes nothing about how Dynamo changes a set. The order is known only while the set has exactly the items
 whose additions this file saw.

@@ -1,13 +1,13 @@
 """Keeps Dynamo's history of sizes and numbers complete if an entry replaces a trace.
 
 A trace notes each size, int and float that it reads (torch/_dynamo/pgo.py). If a later trace reads a different value,
-it turns the value into a symbol. If a package replaces the first trace, the history is missing. Without the history,
-the second trace has different graphs, or even different errors, than without packages. So an entry stores the names of
-the sizes and numbers that its trace read. A call that uses the entry notes its own values under these names. The next
-trace first adds the noted values to Dynamo's history, and then the values that it reads itself.
+that trace turns the value into a symbol. If a package replaces the first trace, the history is missing. The second
+trace then has different graphs, or even different errors, than in a process without packages. So an entry stores the
+names of the sizes and numbers that its trace read. A call that uses the entry notes its own values under these names.
+The next trace first adds the noted values to Dynamo's history, and then the values that it reads itself.
 
-This file keeps the values until that trace. They cannot be added to the history earlier, because its keys (file, line,
-closure) come from the trace.
+Until that trace, this file keeps the noted values. It cannot add them to the history earlier, because the history's
+keys (file, line, closure) come from the trace.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -55,12 +55,12 @@ class Kept(NamedTuple):
     strides: tuple[int | None, ...] | None
 
 
-# The file, line, name and closure of code, by which torch identifies the code.
+# Torch identifies code by its file, line, name and closure.
 _Code = tuple[str, int, str, tuple[str, ...]]
 
 
 class _Waiting:
-    """Values for the entries that were used, until Dynamo traces their code or clears its history."""
+    """Noted values of calls that used an entry. They wait here until Dynamo traces the code or clears its history."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[_Code, str], list[object]] = {}
@@ -84,8 +84,9 @@ _waiting = _Waiting()
 def wrap(
     now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Callable[[], None]:
-    """Append to the list ``now()``, if any, the sizes and numbers that this thread's traces read. Returns a function
-    that stops this.
+    """Note the sizes and numbers that this thread's traces read. The notes go to the list ``now()``, if there is one.
+
+    Returns a function that stops this.
 
     ``looking`` prevents an error in this file from ending the trace.
     """
@@ -132,9 +133,7 @@ def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple
 
 
 def replay(met: Iterable[Kept], root: types.CodeType, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
-    """Add this call's values to the history, for the next trace: the values of the sizes that the entry's trace
-    read.
-    """
+    """Note, for the next trace, this call's values of the sizes and numbers that the entry's trace read."""
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
         alike = _alike(digest, codes_within(root) if place is None else found_at(place))

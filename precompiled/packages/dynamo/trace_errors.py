@@ -26,8 +26,8 @@ from precompiled.torch_internals.patches import Patches
 log = logging.getLogger("precompiled.package")
 
 UNCOMPILED = "the function runs uncompiled"  # after an error that Dynamo suppressed
-# A function that is called with a frame's name when its trace begins. If the trace raises, the function that it
-# returned is called with the problem and the report's state.
+# A function that is called with a frame's name when the frame's trace begins. It returns another function. If the trace
+# raises, that function is called with the problem and the report's state.
 Begin = Callable[[str], Callable[[str, str], None]]
 
 _patches = Patches()
@@ -62,8 +62,9 @@ def state_of(error: BaseException) -> str:
 
 
 def ends_trace(error: Exception) -> bool:
-    """Whether an error that reaches ConvertFrame is an error of the program or of torch. Dynamo raises all other errors
-    for a frame that it cannot trace. The frame then runs uncompiled.
+    """Whether an error that reaches ConvertFrame is an error of the program or of torch.
+
+    All other errors mean that Dynamo cannot trace the frame. The frame then runs uncompiled.
     """
     return not isinstance(error, (exc.Unsupported, exc.UserError))
 
@@ -113,7 +114,7 @@ def _begun(begin: Begin, converter: Any, frame: Any) -> Callable[[str, str], Non
 
 
 def _contained(step: Callable[..., Any], *arguments: object) -> Any:
-    """Run a step. Returns None if it fails, because a report must not change the program's call."""
+    """Run a step. Returns None if the step fails, because a report must not change the program's call."""
     try:
         return step(*arguments)
     except Exception as error:

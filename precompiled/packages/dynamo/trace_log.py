@@ -19,7 +19,8 @@ from precompiled.core import interruptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.native_calls import NativeCalls
 
-# Arguments and keywords of a call of ``_init_group``: ("group", index), ("list", None) if empty, ("value", constant).
+# Arguments and keywords of a call of ``_init_group``. Each is ("group", index), ("list", None) for an empty list, or
+# ("value", constant).
 Call = tuple[list[tuple[str, Any]], dict[str, tuple[str, Any]]]
 # Module, qualified name, arguments, keywords, described result.
 Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
@@ -50,8 +51,8 @@ class TraceLog:
     def read(self, source: Source | None) -> None:
         """Record that a value was read.
 
-        Ignores a ConstantSource: it names a result that assume_constant_result put into the globals, and a later
-        process calls the function again to compare this result.
+        Ignores a ConstantSource, which names the result of a function under assume_constant_result. A later process
+        calls this function again, and compares the results.
         """
         if source is not None and not isinstance(source, ConstantSource):
             self.values.append(source)

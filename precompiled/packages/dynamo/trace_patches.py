@@ -1,11 +1,11 @@
 """Notes what a trace reads. unguarded.py describes the reads that have no guard.
 
 Dynamo guards on most things that it finds, but rarely on things that it does not find. No note may raise an error into
-the user's trace. This file installs the wrappers of untraced.py, ordered.py, set_order.py and optimizers.py, and its
-own, which note:
+the user's trace. This file installs the wrappers of untraced.py, ordered.py, set_order.py and optimizers.py. Its own
+wrappers note:
 
-- Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
-  the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
+- Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these
+  values stay the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
 - Attributes that Dynamo does not find, or whose existence it tests.
 - Keys that a dictionary lacks.
 - Reads of whole objects: an object's text, the names in ``dir()``, the keys of a dictionary that becomes a constant or
@@ -63,7 +63,8 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _READS = ("var_getattr", "tp_getattro_impl")
-# The method for repr() in torch 2.15, 2.13 and 2.11. After 2.11, debug_repr is only for messages.
+# The name of the method for repr(): the first name is for torch 2.15, the second for 2.13, the third for 2.11. After
+# 2.11, debug_repr is only for messages.
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
 # Types of objects whose identity does not matter or is part of their description.
@@ -86,7 +87,10 @@ _OF_THE_PROCESS: tuple[object, ...] = (importlib.util.find_spec, importlib.metad
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Record in the log ``now()``, if any, what this thread's traces read. Returns a function that stops this."""
+    """Note what this thread's traces read. The notes go to the log ``now()``, if there is one.
+
+    Returns a function that stops this.
+    """
     patches = Patches()
 
     def restore() -> None:
@@ -175,7 +179,7 @@ def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) ->
 def _looked_at(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Record a function that traced code looks up in a set.
 
-    If the set does not contain the function, Dynamo makes no variable of it.
+    If the set does not contain the function, Dynamo makes no variable for the function.
     """
 
     def original_value(self: Any) -> object:

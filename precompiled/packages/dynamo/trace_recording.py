@@ -1,8 +1,9 @@
 """Records the parts of an entry while Dynamo traces a frame.
 
 ``CheckFunctionManager.serialize_guards`` is the only place where Dynamo holds all guards, their values and the
-expressions of symbolic sizes (``save_guards``). So this file reads all of these in that function. This file notes facts
-without a guard earlier: the code that each attempt reached, and the values that it read (trace_patches.py).
+expressions of symbolic sizes (``save_guards``). So this file reads all of these in that function. Facts without a guard
+are noted while Dynamo still traces: the code that each attempt reached, and the values that the attempt read
+(trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,
@@ -101,7 +102,7 @@ def _looking() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
-    """Record while Dynamo traces a frame. ``problem``: why the trace cannot be kept, if known."""
+    """In this block, record the trace of a frame. ``problem``: why the trace cannot be kept, if known."""
     with native_calls.watching() as noticed:
         _now.traced = Traced(problem=problem, trace_log=TraceLog(native=noticed))
         try:
@@ -255,7 +256,7 @@ def _scopes(
     reader: object,
     needed: Set[str] = frozenset(),
 ) -> Iterator[tuple[str, str, object]]:
-    """Describe the globals of functions, for all attempts, because earlier attempts' reads count too.
+    """Describe the functions' globals that any attempt used, because the reads of earlier attempts count as well.
 
     ``needed``: names that the entry itself uses. Raises NotPortable if one of these names has no description.
     """
@@ -284,7 +285,7 @@ def _in_order(name: str) -> list[object]:
 
 
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, object]:
-    """Return kind and data of a value that Dynamo put into the globals, for a later process to rebuild.
+    """Return kind and data of a value that Dynamo put into the globals, so that a later process can rebuild the value.
 
     Raises NotPortable if a later process cannot.
     """
@@ -339,8 +340,8 @@ def _place_in_python(value: object) -> tuple[str, str] | None:
 def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[object], str]]:
     """Return places and digests of all code that any attempt reached.
 
-    That code may affect where a graph breaks and which frames Dynamo skips. Ignores code without a place, which
-    ``_record`` refuses if it is part of the result.
+    That code may affect where a graph breaks and which frames Dynamo skips. Ignores code without a place. ``_record``
+    refuses the trace if such code is part of the result.
     """
     own = code_digest(root)
     codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
@@ -349,7 +350,7 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that is valid only in this process. Record the names of locals that differ between processes.
+    """Refuse bytecode that is valid only in this process. Record local names that differ between processes.
 
     In other processes, bytecode is invalid if it reads a global that they lack (``alpha_1``), contains an address, or
     builds a set in this process's order.
@@ -367,7 +368,8 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     # create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
-    # Exempt functions of the frame's own module that a nested function calls (torch's CheckpointWrapper.forward).
+    # A nested function may call functions that the frame's own module defines (torch's CheckpointWrapper.forward).
+    # Exempt these.
     unknown = {name for name in unknown if not _is_defined_there(frame, name)}
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")

@@ -66,8 +66,10 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """Facts without guards. The tuples of ``globals`` and ``native`` begin with a module (None: the frame's own) and a
-    name, those of the other fields with a source or several.
+    """Facts without guards.
+
+    A tuple in ``globals`` or ``native`` begins with a module (None: the frame's own) and a name. A tuple in another
+    field begins with one or several sources.
     """
 
     attributes: list[tuple[Source, str, bool]] = field(default_factory=list)  # name, whether it exists
@@ -247,7 +249,7 @@ def _unguarded(source: Source, value: Any, described: Descriptions) -> object:
         return described.thing(value)
     if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on the keys of annotations
         return [kind.__name__, [described.value(key) for key in value]]
-    # Leave out the object's contents, because os.environ would add all variables of a user, including secrets.
+    # Leave out the object's contents: those of os.environ, for example, include secrets of the user.
     return ["object", described.a_class(kind), len(value) if is_a(value, (list, tuple)) else None]
 
 
@@ -281,7 +283,7 @@ def _check_same(same: list[list[Source]], reader: object, refuse: type[Exception
 
 
 def _cells(value: object) -> tuple[types.CellType, ...]:
-    """The closure's cells of a function or method, except torch's own; empty for other values."""
+    """The cells in the closure of a function or method. Empty for functions of torch and for other values."""
     function = value.__func__ if type(value) is types.MethodType else value
     if type(function) is not types.FunctionType or files.is_torchs(function.__code__.co_filename):
         return ()
@@ -352,7 +354,7 @@ def globals_within(code: types.CodeType) -> set[str]:
 
 
 def addresses_within(code: types.CodeType) -> list[str]:
-    """Constants of code that contain an object's address, such as ``str()`` of a function."""
+    """The texts among the constants of code that contain an object's address, such as ``str()`` of a function."""
     return [
         value
         for inner in codes_within(code)
@@ -364,13 +366,13 @@ def addresses_within(code: types.CodeType) -> list[str]:
 def check_code(code: types.CodeType) -> None:
     """Refuse code that makes data of this process, or data without a guard, part of the trace. Raises NotPortable.
 
-    - ``id()``, and ``hash()`` of texts and objects, return numbers of one process.
+    - ``id()``, and ``hash()`` of texts and objects, return different numbers in each process.
     - A set of texts has a different order in each process.
     - Reads of a storage have no guard.
-    - Dynamo does not guard on the globals of a file that has the name of a module of Python.
+    - Dynamo does not guard on the globals of a file that has the name of one of Python's own modules.
 
-    The standard library and torch are exempt. The library uses such numbers as keys of memos (inspect.unwrap, copy),
-    and descriptions cover the identity of objects (Descriptions.number).
+    The standard library and torch are exempt. The standard library uses ``id()`` for keys of memos (inspect.unwrap,
+    copy), and descriptions cover the identity of objects (Descriptions.number).
     """
     if is_standard(code.co_filename) or files.is_torchs(code.co_filename):
         return

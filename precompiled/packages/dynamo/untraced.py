@@ -1,4 +1,4 @@
-"""Refuses traces in which Dynamo runs the user's code without tracing it, or reuses a trace without guards.
+"""Refuses traces in which Dynamo runs the user's code without tracing it, or reuses a trace but makes no guards.
 
 This project cannot note reads in such code. Examples:
 
@@ -46,9 +46,7 @@ _OF_NUMBERS = "sym_"  # prefix of functions that depend only on their arguments,
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Yield the owner and name of each function of Dynamo to wrap, and the function that makes the wrapper
-    (trace_patches).
-    """
+    """For each function of Dynamo that needs a wrapper (trace_patches), yield owner, name, and the wrapper's maker."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
     if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # newer versions trace the key
@@ -61,14 +59,17 @@ def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
 
 
 def unlazy(variable: object) -> object:
-    """The value of a lazy variable, without realizing it; any other variable unchanged."""
+    """Return the value of a lazy variable without realizing the variable. Return any other variable unchanged."""
     if isinstance(variable, LazyVariableTracker):
         return variable.realize() if variable.is_realized() else variable.peek_value()
     return variable
 
 
 def constant(key: object) -> object:
-    """The value of a constant; any other variable unchanged. Does not realize the arguments of a partial."""
+    """Return the value of a constant. Return any other variable unchanged.
+
+    Does not realize the arguments of a partial.
+    """
     key = unlazy(key)
     if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
         return key
@@ -204,7 +205,7 @@ def _stamped(original: Callable[..., object], now: Callable[[], TraceLog | None]
     """Refuse a reused region of ``nested_compile_region``.
 
     Dynamo does not trace a region that resembles an earlier region. The region may use other objects (the next layer),
-    whose resemblance has no guard.
+    and no guard compares these with the earlier objects.
     """
     regions = sys.modules[original.__module__]
 

@@ -60,8 +60,8 @@ def tensor(value: Any, described: Descriptions) -> object:
         _memory(value, described),
         value.is_leaf,
         _is_aligned(value),
-        # isinstance accepts a tensor with the attribute _is_param, such as a fake parameter of watch mode.
         value._is_view(),
+        # isinstance accepts a tensor with the attribute _is_param, such as a fake parameter of watch mode.
         isinstance(value, torch.nn.Parameter),
         isinstance(value, torch.nn.Buffer),
     ]
@@ -78,7 +78,7 @@ def exactly(value: Any, described: Descriptions) -> object:
 
 
 def metadata(value: Any) -> object:
-    """The metadata of a tensor subclass. Dynamo guards on its inner tensors by their own sources."""
+    """The metadata of a tensor subclass. Dynamo guards on the inner tensors by their own sources."""
     names, context = value.__tensor_flatten__()
     try:
         return [list(names), subclass_context.encode(context, {})]
@@ -86,14 +86,14 @@ def metadata(value: Any) -> object:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
-# Attributes that torch sets and that a fact leaves out. No guard reads the first two, which are hints: a trace sets
-# one, and compiled code sets the other on its outputs. ``__hash__`` and ``__bool__`` appear on a mock when a trace
-# hashes the mock, or when torch 2.11 tests its truth. Python itself reads these two only from the class.
+# Attributes that torch sets and that a fact leaves out. The first two are hints, and no guard reads them: a trace sets
+# the first, and compiled code sets the second on its outputs. ``__hash__`` and ``__bool__`` appear on a mock when a
+# trace hashes the mock, or when torch 2.11 tests its truth. Python itself reads these two only from the class.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 
 def attribute_names(value: object) -> list[str]:
-    """Return the names of an object's attributes. For missing names, ``__getattr__`` may return a value."""
+    """Return the names of an object's attributes, because ``__getattr__`` may return a value for a missing name."""
     if is_a(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH
@@ -130,9 +130,7 @@ def _hook(hook: Any, described: Descriptions) -> object:
 
 
 def within(value: Any, described: Descriptions) -> object:
-    """Describe what Dynamo reads from an object (the mode of a decorator, for example) if it guards only on the
-    object's type.
-    """
+    """Describe what Dynamo reads from an object (the mode of a decorator, say) if Dynamo guards only on the type."""
     if is_a(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), within(of, described)]

@@ -1,13 +1,14 @@
 """Redirects the autotuning results of a loaded artifact's Triton kernels to the client's own Inductor cache.
 
-Inductor measures the configurations of a kernel at its first launch, and writes the fastest one beside the kernel's
-source (torch/_inductor/runtime/autotune_cache.py). For a kernel of an artifact, the source is in the folder of the
-worker that compiled the kernel. A worker's folder may belong to another user, another host or an image, so a write
+Inductor measures the configurations of a kernel at the kernel's first launch, and writes the fastest one beside the
+kernel's source (torch/_inductor/runtime/autotune_cache.py). For a kernel of an artifact, the source is in the folder of
+the worker that compiled the kernel. A worker's folder may belong to another user, another host or an image, so a write
 would fail and the client's step would raise. So this file sets the kernel's path to the client's own cache folder, as
 plain torch.compile does.
 
-A stored result is valid only for the same configurations. A worker creates a kernel's cache object before it adds a
-configuration (static_launchers.py), so this file creates the object again.
+A stored result is valid only for the configurations that were measured, so a kernel's cache object contains their hash.
+A worker creates this object before it adds a configuration (static_launchers.py), so this file creates the object
+again.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.TritonBundle.static_autotuners,
@@ -26,7 +27,7 @@ from torch._inductor.codecache import get_path
 
 
 def keep_here(code: Any) -> None:
-    """Redirect the autotuning results of a loaded ``CompiledFxGraph``'s kernels, in place."""
+    """Redirect the autotuning results of the kernels of ``code``, a loaded ``CompiledFxGraph``. Changes ``code``."""
     bundle = code._triton_bundle
     if bundle is None or not bundle.static_autotuners:
         return

@@ -1,8 +1,8 @@
-"""Makes one result of torch.compile use torch's own backend, while the hook routes the others.
+"""Makes one result of torch.compile use torch's own backend, while the hook routes all other results.
 
 The result's backend object gets the class ``BypassedBackend``, which the hook and packages leave alone. Dynamo shares
-code between equal backends. A BypassedBackend equals only itself, so its function never runs code that precompiled
-supplied for another call of torch.compile.
+code between equal backends. A BypassedBackend never equals a backend that the hook routes. So its function never runs
+code that precompiled supplied for another result of torch.compile.
 
 Private names: torch._TorchCompileInductorWrapper.__eq__. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -15,7 +15,7 @@ from precompiled.torch_internals.client import compiled_functions
 
 
 class BypassedBackend(torch._TorchCompileInductorWrapper):
-    """torch.compile's backend "inductor", which precompiled does not serve."""
+    """The backend "inductor" of a result of torch.compile that precompiled does not serve."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and bool(super().__eq__(other))
@@ -31,8 +31,8 @@ def mark(backend: object) -> bool:
 
 
 def bypass(compiled: object) -> bool:
-    """Leave the graphs of a result of torch.compile to torch. Returns false if ``compiled`` is not a result of
-    torch.compile with the backend "inductor".
+    """Leave the graphs of ``compiled``, a result of torch.compile, to torch. Returns false if ``compiled`` is no such
+    result or its backend is not "inductor".
     """
     context = compiled_functions.context_of(compiled)
     return context is not None and mark(compiled_functions.backend_of(context))

@@ -35,7 +35,7 @@ from precompiled.torch_internals.graph import ambient_modes, compiler_config, in
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# The logger of plain torch.compile's warning about suppressed errors.
+# The logger through which plain torch.compile warns about suppressed errors.
 _dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
 
 # After these exceptions Dynamo continues in another way (a graph break, a retrace, an eager frame) and raises nothing.
@@ -48,7 +48,8 @@ _Made = TypeVar("_Made")
 
 
 def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
-    """Wrap ``compile`` so that it leaves the program's random state and modes alone, as Dynamo does.
+    """Wrap ``compile`` so that it does not change the program's random state, and runs outside the program's modes.
+    Dynamo does the same.
 
     A compile measures kernels on random tensors, which must not change the numbers that the program draws next. The
     program's modes (``FlopCounterMode``) must not see the compile.
@@ -68,7 +69,7 @@ def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
 
 @dataclass(frozen=True)
 class Given:
-    """A graph as Dynamo gave it. ``options`` are those of its torch.compile()."""
+    """A graph as Dynamo gave it. ``options`` are the options of its torch.compile() call."""
 
     name: str
     module: torch.fx.GraphModule
@@ -122,8 +123,8 @@ class _Inductor:
 
 
 def raised_by_dynamo(name: str, error: Exception) -> Exception | None:
-    """The exception that the program gets if the backend raises ``error``; None if Dynamo runs the function eagerly
-    instead.
+    """The exception that the program gets if the backend raises ``error``. None if Dynamo handles the error and
+    continues.
     """
     if isinstance(error, _GOES_ON):
         return None

@@ -14,9 +14,9 @@ import torch
 
 
 def context_of(compiled: object) -> Any:
-    """The object of torch.compile that compiles ``compiled``, or None if torch.compile did not return ``compiled``.
+    """Dynamo's context object of ``compiled``, or None if torch.compile did not return ``compiled``.
 
-    Also finds the object of a module that ``Module.compile()`` compiles in place.
+    Also finds the context object of a module on which the program called ``Module.compile()``.
     """
     if isinstance(compiled, torch.nn.Module):
         attributes = vars(compiled)
@@ -30,7 +30,7 @@ def backend_of(context: Any) -> object:
 
 
 def innermost(converter: object) -> object:
-    """Unwrap Dynamo's wrappers around the backend object that torch.compile() created."""
+    """Return the backend object that torch.compile() created, without Dynamo's wrappers around this object."""
     backend = converter
     cuts = sys.modules.get("torch._dynamo.backends.distributed")  # cuts the graphs of DistributedDataParallel
     while True:

@@ -35,8 +35,8 @@ HOME = "cuda:0"
 _TAKES_AN_INDEX = frozenset({"_DeviceGuard", "set_device", "get_raw_stream", "device", "synchronize", "current_stream"})
 # The text of a Triton kernel (a string in the wrapper) contains the index only in this form.
 _PROPERTIES = re.compile(r"(DeviceProperties\(type='cuda', index=)0(?=,)")
-# An argument with one of these names may be a GPU index. So may any named argument of a function whose name matches the
-# pattern.
+# An integer argument with one of these names may be a GPU index. If a function's name matches the pattern, each of its
+# integer arguments may be a GPU index.
 _LABELS = frozenset({"device", "device_index", "device_idx"})
 _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 
@@ -104,7 +104,7 @@ def moved_text(text: str, index: int) -> str:
 
 
 def _indices(call: ast.Call) -> Iterator[ast.Constant]:
-    """Yield the arguments of a call that are the index 0. Raises Bypass if another argument may be an index."""
+    """Yield those arguments of a call that are the GPU index 0. Raises Bypass if another argument may be an index."""
     name = _name(call.func)
     last = name.rpartition(".")[2]
     given = [*((None, value) for value in call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]

@@ -1,7 +1,7 @@
 """Raises NotServed through Dynamo unchanged, so that programs can catch it by its class.
 
-Dynamo wraps a backend's exceptions in BackendCompilerFailed, except those of its own class ShortenTraceback.
-torch.compile's wrapper then removes Dynamo's frames from the traceback.
+Dynamo wraps the exceptions of a backend in BackendCompilerFailed, except exceptions of Dynamo's class ShortenTraceback.
+From the traceback of such an exception, torch.compile's wrapper removes Dynamo's frames.
 
 Private names: torch._dynamo.exc.ShortenTraceback.{remove_dynamo_frames}, torch._dynamo.config.verbose.
 Checked on 2.11.0, 2.13.0, 2.15.0.

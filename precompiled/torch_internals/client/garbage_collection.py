@@ -1,8 +1,8 @@
 """Runs Python's garbage collector less often while Dynamo traces, or while a package is looked up.
 
 A trace allocates hundreds of thousands of objects that live until its end, so each collection examines all of them and
-frees almost nothing (docs/decisions/0014). The thresholds are raised, but the collector stays on, so a trace that
-leaves cycles behind is still collected.
+frees almost nothing (docs/decisions/0014). The thresholds are raised, but the collector stays on, so the cycles that a
+trace leaves behind are still collected.
 
 Dynamo calls back before and after each frame that it compiles (torch/_dynamo/callback.py counts frames that overlap in
 several threads). Compiles in process run under the program's own thresholds.
@@ -50,11 +50,12 @@ def _begin(_frame: object = None) -> None:
 def _end() -> None:
     global _before
     before, _before = _before, None  # set the variable first, because a collection runs finalizers
-    # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.
+    # If the thresholds differ from SELDOM, the program has set them meanwhile. Python 3.14 reports 0 for the oldest
+    # generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
         try:
-            # Collect only the young generations, because the program's next allocation would otherwise start a full
-            # collection, which takes a third of a second with torch and transformers imported.
+            # Collect the young generations now. Otherwise the program's next allocation would start a full collection,
+            # which takes a third of a second with torch and transformers imported.
             if not _WITHOUT_A_LOCK:  # without the GIL, every collection is a full one
                 gc.collect(1)
                 _put_off()
@@ -89,8 +90,8 @@ def _put_off() -> None:
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Raise the thresholds for work that allocates like a trace but precedes Dynamo's callback (building a package's
-    guards).
+    """Raise the thresholds for work before Dynamo's callback that allocates as many objects as a trace, such as
+    building a package's guards.
     """
     raised = _before is None
     _begin()

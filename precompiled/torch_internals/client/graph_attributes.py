@@ -3,13 +3,13 @@
 Dynamo turns a function's arguments into inputs, but not the tensors of a compiled ``optimizer.step()``. The optimizer's
 parameters and state stay attributes of the module, and the graph reads them (``get_attr``). AOTAutograd would put the
 optimizer's tensors before the graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``). This file
-puts them after the inputs, so the graph is the same in every process, and no tensor is sent.
+puts them after the inputs, so the graph is the same in every process, and the client sends no tensor to a worker.
 
 As AOTAutograd does, this file puts a list of the tensors into the frame's tracing context. When the optimizer is
 deleted, torch empties this list (torch/_dynamo/variables/optimizer.py: ``create_finalizer``), so the tensors do not
 stay alive.
 
-Dynamo sets the same two meta entries on nodes for a module's tensors as on placeholders
+Dynamo sets two meta entries on a placeholder. It sets the same entries on a node that reads a tensor of the module
 (torch/_dynamo/variables/builder.py).
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
@@ -30,7 +30,7 @@ _CARRIED = ("example_value", "tensor_dict")
 
 
 def as_input(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
-    """A new input of ``graph``, with Dynamo's metadata of the tensor that ``node`` returns."""
+    """Add an input to ``graph``. The input has Dynamo's metadata of the tensor that ``node`` returns."""
     made = graph.placeholder(node.name)
     made.meta = {name: node.meta[name] for name in _CARRIED if name in node.meta}
     return made

@@ -1,5 +1,6 @@
 """Converts graphs into a form that a worker can rebuild: inlines nested regions, restores lost assertions, and lifts
-the module's tensors to inputs. Traces a backward that compiled autograd captured to ATen.
+the module's tensors to inputs. If the graph is a backward that compiled autograd captured, also traces the graph to
+ATen.
 
 The graph of a backward that compiled autograd captured differs from other graphs in two ways:
 
@@ -7,9 +8,9 @@ The graph of a backward that compiled autograd captured differs from other graph
 - It calls functions of this process: ``torch._dynamo.compiled_autograd.ops.*``, which C++ binds when a backward first
   needs them, and closures over one AOTAutograd backward. A worker lacks these functions.
 
-So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first. This trace happens even on a
-hit, because the key hashes its result. The result needs no gradients, because the client refuses a backward that is
-itself differentiated.
+So the client flattens the graph and traces it to ATen. AOTAutograd would begin with the same trace. The client traces
+even on a hit, because the key depends on the traced graph. The traced graph needs no gradients, because the client
+refuses a backward that is itself differentiated.
 
 Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, torch._C._autocast_supported_devices,
 torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"], torch.fx.Node.meta["steal_arg"],
@@ -38,7 +39,8 @@ from precompiled.torch_internals.eager import stand_in
 
 @dataclass(frozen=True)
 class Plain:
-    """A graph in two forms. ``module`` is captured; ``as_given`` computes the same with Dynamo's operators.
+    """A graph in two forms. ``module`` is the form for the capture. ``as_given`` computes the same results with
+    Dynamo's operators.
 
     ``module`` and ``as_given`` take the result of ``flatten(args)``, followed by ``held``.
     """
@@ -149,7 +151,7 @@ def _traced(flat: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
     def run(*arguments: object) -> Any:
         outputs = torch.fx.Interpreter(flat).run(*arguments)
-        # Grad mode may be on at this point, if the backward of a custom Function broke the graph.
+        # Grad mode may be on at this point, if the backward of a custom autograd.Function caused a graph break.
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             raise Bypass("compiled autograd captured a backward that is itself differentiated", code="double-backward")
         return outputs

@@ -1,5 +1,5 @@
-"""Calls plain torch.compile's own backend "inductor": compiles graphs with it, and interprets mode= and options= in the
-same way.
+"""Compiles graphs with plain torch.compile's backend "inductor", and interprets mode= and options= as this backend
+does.
 
 Private names: torch._TorchCompileInductorWrapper.config, torch._TorchCompileWrapper.{compiler_name, kwargs},
 torch._inductor.compile_fx.compile_fx. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -22,7 +22,9 @@ def options_of(mode: str | None, options: Mapping[str, object] | None) -> dict[s
 
 
 def options_of_backend(backend: Any) -> dict[str, object] | None:
-    """Inductor's settings of torch.compile()'s backend "inductor" or "precompiled"; None for other backends."""
+    """Inductor's settings in ``backend``, if it is torch.compile()'s backend "inductor" or "precompiled"; None for
+    other backends.
+    """
     if type(backend) is torch._TorchCompileInductorWrapper:
         return dict(backend.config)
     if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":

@@ -2,9 +2,9 @@
 
 ``torch.compile(..., backend="inductor")``, the default, creates a ``torch._TorchCompileInductorWrapper``. The wrapper
 holds mode= and options= as ``config``, and its ``__call__`` is Dynamo's backend. Replacing ``__call__`` on the class
-routes every compiled function of the process, including earlier ones. Undoing the replacement restores all functions.
-This file also wraps ``__init__``, to register callbacks for Dynamo's traces. The rest of the wrapper (equality,
-``get_compiler_config``, ``reset``) stays torch's own.
+routes every compiled function of the process, including functions that were compiled earlier. Undoing the replacement
+restores all functions. This file also wraps ``__init__``, to register callbacks for Dynamo's traces. The rest of the
+wrapper (equality, ``get_compiler_config``, ``reset``) stays torch's own.
 
 Private names: torch._TorchCompileInductorWrapper.{__init__, __call__, config}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -39,10 +39,10 @@ WentAround = Callable[[Any, bool], Callable[[], None]]
 def install(serve: Serve, leave: Leave, went_around: WentAround, at_first_trace: Callable[[], None]) -> None:
     """Start routing. Idempotent. Raises PrecompiledError on a torch version that is not supported.
 
-    - ``serve``: takes a graph, the options of its torch.compile(), and a function that compiles it in process. Returns
-      the graph's callable.
-    - ``leave``: takes a graph that the program leaves to torch (bypassed_backend.py), and a function that compiles it
-      in process.
+    - ``serve``: takes a graph, the options of its torch.compile(), and a function that compiles the graph in process.
+      Returns the graph's callable.
+    - ``leave``: takes a graph that the program leaves to torch (bypassed_backend.py), and a function that compiles the
+      graph in process.
     - ``went_around``: called if code calls Inductor directly (direct_inductor_calls.py).
     - ``at_first_trace``: called once, at the first trace.
     """

@@ -42,7 +42,8 @@ def load_bundle(
 
     - ``pickled``: the bundle. Unpickling runs code, so the caller has checked the bundle's origin (store/trust.py).
     - ``native``: maps a kernel's name to the file that contains the kernel, and to the file's SHA-256.
-    - ``program``: the load sets the program's modes, because it reads thread-local state and may run in another thread.
+    - ``program``: the state at the capture. The load sets the program's modes, because they are thread-local state, and
+      the load may run in another thread.
     - ``name``: the artifact's name in tracebacks and profiles.
 
     Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).
@@ -53,8 +54,8 @@ def load_bundle(
     index = torch.device(program.device).index or 0
     bundle = program_classes.loads(pickled, program.classes)
     relocate.move(bundle, program.device, program.groups)
-    # The worker compiled the backward before the backward's first call. A call that retains the graph therefore needs
-    # copies of the buffers that the backward overwrites (retained_graphs.py).
+    # The worker compiled the backward before the first call of the backward showed whether it retains the graph. A call
+    # that retains the graph needs copies of the buffers that the backward overwrites (retained_graphs.py).
     donated = bundle.runtime_metadata.bw_donated_idxs or []
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
@@ -64,7 +65,7 @@ def load_bundle(
             code.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
             )
-    # Use a separate context, so that the load does not depend on the frame that Dynamo is compiling.
+    # Use a separate tracing context, so that the load does not depend on the frame that Dynamo is compiling.
     context = TracingContext(input_metadata.new_fake_mode())
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
     # The current GPU of this thread may not be the graph's GPU.

@@ -4,10 +4,11 @@ A region is a graph that another graph calls with ``invoke_subgraph``. Dynamo ma
 ``torch.compiler.nested_compile_region`` marks. With ``torch._dynamo.config.use_graph_deduplication``, Dynamo also makes
 regions of equal parts of a graph.
 
-For some such graphs, Inductor computes wrong gradients without a message (tests/programs/nested_region_program.py). On
-2.13, a region returns its input as a value that the backward needs. The calling graph treats this output and the input
-as two buffers, and writes other values into the input's buffer. In a graph without regions, Inductor sees all uses of a
-buffer. Equal layers still compile only once if they run in pieces (torch_internals/graph/layers.py).
+For some graphs with regions, Inductor computes wrong gradients without an error message
+(tests/programs/nested_region_program.py). With torch 2.13, a region returns its input, because the backward needs this
+value. The calling graph treats this output and the input as two buffers, and writes other values into the input's
+buffer. In a graph without regions, Inductor sees all uses of a buffer. Equal layers still compile only once if they run
+in pieces (torch_internals/graph/layers.py).
 
 Private names: torch.ops.higher_order.invoke_subgraph. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -45,9 +46,9 @@ def _write(
 ) -> Any:
     """Append the operations of ``module`` to ``graph``, and return its outputs.
 
-    ``copies`` maps nodes of the module to their copies in ``graph``. At first it contains only the module's inputs. The
-    call of a region is mapped to a tuple of the region's outputs. ``root`` contains the attributes that ``graph``
-    reads.
+    ``copies`` maps nodes of the module to their copies in ``graph``. At first, ``copies`` contains only the module's
+    inputs. The call of a region is mapped to a tuple of the region's outputs. ``root`` contains the attributes that
+    ``graph`` reads.
     """
     for node in module.graph.nodes:
         if node in copies:
@@ -77,7 +78,7 @@ def _read(
     node: torch.fx.Node,
     copy_of: Callable[[torch.fx.Node], Any],
 ) -> torch.fx.Node:
-    """Append the read of an attribute, which is a tensor or the graph of a higher-order operator."""
+    """Append a node that reads an attribute. The attribute is a tensor, or the graph of a higher-order operator."""
     value = attrgetter(str(node.target))(module)
     if isinstance(value, torch.fx.GraphModule):
         value = inline_regions(value)

@@ -7,7 +7,7 @@ their time slices, and Linux wakes them at once.
 
 If there are more threads than cores, GNU's libgomp spins 1,000 rounds instead of 300,000 before a thread sleeps
 (``gomp_throttled_spin_count_var``), and LLVM's and Intel's runtimes do not spin (``__kmp_zero_bt``). So a helper thread
-runs one empty parallel region, whose team of threads raises the number of threads above that of the cores. The team
+runs one empty parallel region. With the region's team, the process has more threads than the host has cores. The team
 then sleeps until no graph is being compiled. The program's environment variables and threads stay unchanged.
 
 This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. Threads wait as usual if
@@ -65,8 +65,11 @@ class _Runtime:
     """The OpenMP runtime that torch's kernels call."""
 
     def __init__(self) -> None:
-        """Raises OSError or AttributeError if there is no runtime, or an unknown one (MSVC's, a native pool)."""
-        # The dynamic linker's order: libraries that are loaded globally (LD_PRELOAD) precede torch's own.
+        """Raises OSError or AttributeError if torch has no OpenMP runtime (but a native pool, for example) or an
+        unknown one.
+        """
+        # Search in the order of the dynamic linker: libraries that are loaded globally (LD_PRELOAD) come before torch's
+        # own.
         scopes = [ctypes.CDLL(None), ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))]
         library = next((scope for scope in scopes if hasattr(scope, "GOMP_parallel")), scopes[-1])
         self._parallel = library.GOMP_parallel  # LLVM's and Intel's runtimes have this function too
@@ -129,7 +132,8 @@ def _begin(threads: int) -> _Team | None:
     return _Team(runtime, max(2, runtime.cores - threads + 2))
 
 
-# A forked child inherits the runtime's count of threads but not the threads, so it would count this team forever.
+# End the team before a fork. A forked child inherits the runtime's count of threads but not the threads, so it would
+# count this team forever.
 def _before_fork() -> None:
     _lock.acquire()
     _set(0)

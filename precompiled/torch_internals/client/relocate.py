@@ -20,7 +20,7 @@ from precompiled.torch_internals.ranks import group_names
 def move(bundle: Any, device: str, groups: Sequence[str]) -> None:
     """Move a ``BundledAOTAutogradResult``, in place. Raises Bypass for unknown text.
 
-    ``groups``: the names of the graph's groups, in their order.
+    ``groups``: the names of the graph's process groups, in the order of the numbers that the artifact contains.
     """
     codes = [frozen_weights.code_of(part) for part in (bundle.compiled_fw, bundle.compiled_bw) if part is not None]
     if index := torch.device(device).index:

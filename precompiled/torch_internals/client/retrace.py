@@ -1,9 +1,10 @@
 """Makes Dynamo retrace a function at its next call, as if an object that its guards refer to had been deleted.
 
-Some graphs can be compiled only within Dynamo: graphs whose compile makes Dynamo retrace (with the value of a float,
-for example), or adds guards. So the client invalidates Dynamo's cache entry for the graph in the same way as
-``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). Torch calls ``invalidate`` at any time, even while the
-entry runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
+Some graphs can be compiled only during Dynamo's trace, because their compile makes Dynamo retrace (with the value of a
+float, for example), or adds guards. So the client invalidates Dynamo's cache entry for the graph in the same way as
+``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). This is safe at any time: torch itself calls
+``invalidate`` even while the entry's code runs. The graph of the next trace is compiled in process, whatever its key is
+(docs/decisions/0052).
 
 A cache entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state. This file
 calls the extra_state's method invalidate.
@@ -96,7 +97,9 @@ def being_traced() -> TracedFrame | None:
 
 
 def why_in_process() -> Bypass | None:
-    """Return why the current graph must be compiled in process, or None. Returns each reason of ``again`` only once."""
+    """Return why the current graph must be compiled in process, or None. Returns each reason that ``again`` has
+    recorded only once.
+    """
     code = trace_origin.function()
     why = _asked.get(code) if code is not None else None
     if code is not None and why is not None:

@@ -3,9 +3,9 @@
 Dynamo records ``torch._check(x.item() == y.size(0) * 2)`` in its shape environment and also writes it into the graph.
 But once a value is known to equal an expression of sizes, the graph represents both by one node, so the graph's
 assertion compares a node with itself. Plain torch.compile is not affected, because Inductor reads assertions from the
-shape environment. A worker and the eager run have only the graph. So this file writes each lost assertion again, as
-soon as the graph has all of its values. The restored assertions become part of the captured graph (and of its key) and
-of the eager run, and raise the same RuntimeError as torch's own assertion.
+shape environment. A worker and the eager run have only the graph. So this file writes each lost assertion into the
+graph, after the last of the values that the assertion uses. The restored assertions become part of the captured graph
+(and of its key) and of the eager run, and raise the same RuntimeError as torch's own assertion.
 
 This file also writes out assertions on the sizes of unbacked inputs (``mark_unbacked``), which Dynamo never writes into
 the graph. Such an assertion says that two sizes are equal, as broadcasting requires, or that a size is within the
@@ -103,7 +103,7 @@ def _unbacked_inputs(module: torch.fx.GraphModule, env: ShapeEnv) -> frozenset[s
 
 
 def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
-    """The symbolic sizes of an input, each with its dimension. An input that is a size has the dimension None."""
+    """The symbolic sizes of an input, each with its dimension. If the input itself is a size, its dimension is None."""
     value = node.meta.get("example_value")
     if isinstance(value, torch.SymInt):
         return [(value, None)]
@@ -113,7 +113,7 @@ def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
 
 
 def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[object]:
-    """The assertions on the symbols of inputs, and on symbols of this graph that torch has replaced by expressions."""
+    """The assertions on ``inputs``, and on those symbols of this graph that torch has replaced by expressions."""
     replaced = inputs | {
         symbol
         for node in module.graph.nodes
@@ -129,7 +129,7 @@ def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.S
 
 
 def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
-    """Insert each expression's assertion as soon as the graph has all values that the expression uses."""
+    """Insert each expression's assertion after the last of the values that the expression uses."""
     tracer = GraphAppendingTracer(graph)
     values: dict[sympy.Symbol, object] = {}
     left = list(dict.fromkeys(expressions))
@@ -174,7 +174,9 @@ def _assert(graph: torch.fx.Graph, expression: object, values: Mapping[sympy.Sym
 
 
 def _named(expression: Any, values: Mapping[sympy.Symbol, object]) -> str:
-    """The expression with names that are equal in all processes. A symbol's own number differs between processes."""
+    """The expression with symbol names that are equal in all processes. A symbol's own number differs between
+    processes.
+    """
     names = {symbol: sympy.Symbol(f"v{position}") for position, symbol in enumerate(values)}
     return str(expression.xreplace(names))
 

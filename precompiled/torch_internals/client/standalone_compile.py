@@ -32,7 +32,9 @@ def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[object]) -> torch.fx.GraphModule:
-    """A copy of the graph for ``inputs`` (fake tensors and numbers) instead of the inputs of Dynamo's trace."""
+    """A copy of the graph with the metadata of ``inputs`` (fake tensors and numbers) instead of the metadata of
+    Dynamo's trace.
+    """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     given = iter(inputs)
@@ -47,7 +49,7 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[object]) -> torch.f
 
 
 def artifact(kept: SavedCallable) -> object:
-    """The object that standalone_compile returns for a result that can be saved."""
+    """The object that standalone_compile returns. ``kept``: a compiled callable that can be saved."""
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
     return AOTCompiledArtifact(kept)

@@ -1,11 +1,12 @@
 """Adds this project's reports to torch's structured trace (``TORCH_TRACE``, which tlparse shows).
 
-- Each graph gets a JSON document ``precompiled_<way>`` (torch's word for it is artifact) in Dynamo's compile of the
-  graph. The ways are hit, miss, swap, package, in_process, eager and error. The document contains the fields of the
+- Each graph gets a JSON document ``precompiled_<way>`` in Dynamo's compile of the graph. Torch calls such a document an
+  artifact. The ways are hit, miss, swap, package, in_process, eager and error. The document contains the fields of the
   graph's report, except the spans.
-- Each frame gets a document ``precompiled_frame``: whether a package served the frame, and why other entries did not.
+- Each frame gets a document ``precompiled_frame``. It says whether a package served the frame, and why other entries
+  could not serve the frame.
 
-If no trace is on, the cost is one check of a list.
+If structured tracing is off, a report costs one check of a list.
 
 Private names: torch._logging._internal.{trace_structured, trace_log}, torch._guards.{CompileContext.current_compile_id,
 compile_context}, torch._dynamo.types.ConvertFrameReturn.guarded_code.
@@ -26,8 +27,8 @@ from precompiled.core import interruptions
 
 log = logging.getLogger("precompiled.structured")
 
-# Maps a graph's id to Dynamo's compile id, for swaps: they happen after Dynamo's compile has ended. Filled only while
-# tracing is on.
+# Maps a graph's id to Dynamo's compile id, because a swap happens after Dynamo's compile has ended. Filled only while
+# structured tracing is on.
 _compiles: dict[str, Any] = {}
 
 
@@ -36,7 +37,7 @@ def is_on() -> bool:
 
 
 def graph(way: str, report: Mapping[str, Any]) -> None:
-    """Add a graph's report to the trace. ``way`` is part of the artifact's name."""
+    """Add a graph's report to the trace. ``way`` is part of the document's name."""
     if is_on():
         here = CompileContext.current_compile_id()
         if here is not None:

@@ -1,4 +1,4 @@
-"""Makes Triton look up kernels in the store, when its own cache lacks them.
+"""Makes Triton look up kernels in the store if Triton's own cache lacks them.
 
 Triton compiles a kernel in these steps (triton/compiler/compiler.py, compile)::
 
@@ -6,12 +6,13 @@ Triton compiles a kernel in these steps (triton/compiler/compiler.py, compile)::
     put(data, "add.cubin")      after each stage; the stages before the cubin, and the source, are texts
     put_group("add.json", ...)  the kernel is complete
 
-Triton's cache manager serves these calls from the folder TRITON_CACHE_DIR. ``StoreCacheManager`` is that manager, with
-the store behind it. A kernel of the store is copied to the folder, because torch and other libraries read the folder,
-too. Triton's cache also has its C modules (launchers), and the times of ``@triton.autotune(cache_results=True)``.
+Triton's cache manager serves these calls from the folder TRITON_CACHE_DIR. ``StoreCacheManager`` is a subclass of this
+manager, which also uses the store. A kernel of the store is copied to the folder, because torch and other libraries
+read the folder, too. Triton's cache also contains Triton's C modules (launchers), and the times that
+``@triton.autotune(cache_results=True)`` has measured.
 
-The key of a kernel contains Triton's own key. Triton's key covers the sources of Triton, of the kernel, and of the
-functions that the kernel calls. Triton's key also covers the globals that the kernel reads, arguments, options, the
+The store's key of a kernel contains Triton's own key. Triton's key covers the sources of Triton, of the kernel, and of
+the functions that the kernel calls. Triton's key also covers the globals that the kernel reads, arguments, options, the
 GPU's architecture and the version of ptxas. The key of a C module also contains what its machine code depends on, and
 the key of an autotuner's times contains the GPU's model.
 
@@ -74,7 +75,7 @@ class KernelLookupProtocol(Protocol):
         """
 
     def failed(self, error: Exception) -> None:
-        """Report an error. The kernel is compiled as without the store."""
+        """Report an error. Triton then compiles the kernel, as it would without the store."""
 
 
 _lookup: KernelLookupProtocol | None = None
@@ -114,7 +115,7 @@ def used(lookup: KernelLookupProtocol, folder: str) -> Iterator[None]:
 
 
 class StoreCacheManager(FileCacheManager):
-    """Triton's manager of one kernel's files, with the store behind it."""
+    """Triton's manager of one kernel's files, which also uses the store."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override=override, dump=dump)
@@ -130,7 +131,7 @@ class StoreCacheManager(FileCacheManager):
         if self._copied(filename):
             self._note(filename, sys._getframe(1))
             return super().get_group(filename)
-        # Meanwhile, another process may have compiled the kernel into the same folder.
+        # While this process looked up the kernel, another process may have compiled the kernel into the same folder.
         found = super().get_group(filename)
         if found and filename in found:
             self._end_turn()
@@ -196,7 +197,7 @@ class StoreCacheManager(FileCacheManager):
         self._end_turn()
 
     def _note(self, filename: str, caller: FrameType) -> None:
-        """Note the kernel that Triton's function ``compile`` compiles."""
+        """Call ``note`` of the lookup with the kernel that Triton's function ``compile`` compiles."""
         assert self._lookup is not None
         from triton.compiler import compiler  # this file is imported while Triton is imported
 

@@ -12,7 +12,8 @@ one region:
 
     inputs ── _Inputs ── operators of the eager run ── CompiledFunction ── outputs
 
-AOTAutograd decides which outputs pass through the second node (``OutputType`` in collect_metadata_analysis.py):
+Which outputs pass through the second node follows from AOTAutograd's rules (``OutputType`` in
+collect_metadata_analysis.py):
 
 - A returned input stays the same tensor.
 - A view of an input is recreated from the input.
@@ -54,7 +55,7 @@ _not_dynamos = torch._dynamo.decorators.skip
 
 
 class _Inputs(torch.autograd.Function):
-    """The node before the operators, which returns each differentiable input as a tensor with a new history."""
+    """The node before the operators. It returns each differentiable input as a tensor with a new history."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -86,7 +87,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: FunctionCtx, *_: object) -> object:
-        # The text of AOTAutograd's error, which users can find by a web search.
+        # This is the text of AOTAutograd's error, so that users find it in a web search.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
 
 
@@ -120,7 +121,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Assign(torch.autograd.Function):
-    """Turns an input that the graph has changed in place into an output of the node."""
+    """Makes an input an output of CompiledFunction, if the graph has changed the input in place."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -131,7 +132,7 @@ class _Assign(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        # For a view, autograd would treat None as the gradient of the whole base.
+        # If the input is a view, autograd would treat None as the gradient of the view's whole base.
         return torch.zeros_like(gradient) if ctx.is_view else None, gradient
 
 
@@ -153,13 +154,13 @@ def differentiable(args: Sequence[object]) -> list[int]:
 
 
 def share_memory(args: Sequence[object], positions: list[int]) -> bool:
-    """Whether one of these inputs shares memory with another input of the graph."""
+    """Whether an input at one of ``positions`` shares memory with another input of the graph."""
     counted = Counter(storage(value) for value in args if isinstance(value, torch.Tensor))
     return any(counted[storage(args[at])] > 1 for at in positions)
 
 
 def without_gradient(run: Callable[..., object], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
-    """The positions of inputs that get no gradient even if all outputs get one. Determined on fake tensors.
+    """The positions of inputs that get no gradient even if all outputs get a gradient. Determined on fake tensors.
 
     As in AOTAutograd, only inputs with a history count (``_compute_indices_of_inps_to_detach`` in
     torch/_functorch/_aot_autograd/graph_compile.py). Empty if these positions cannot be determined.
@@ -170,7 +171,7 @@ def without_gradient(run: Callable[..., object], args: Sequence[Any], positions:
             _disable_current_modes(),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
             torch.random.fork_rng(devices=()),
-            # The program's hooks must not get fake tensors: a checkpoint's hooks count the tensors that they get.
+            # The program's hooks must not get fake tensors: a checkpoint's hooks count the tensors that they receive.
             torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
         ):
             fakes = [
@@ -202,10 +203,10 @@ def run_between(
 ) -> object:
     """Run ``run(*args)`` between the two autograd nodes.
 
-    ``positions`` come from ``differentiable``, and ``apart`` from ``without_gradient``. ``last`` are the outputs that
-    no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the backward would
-    continue, without a gradient, into the history of these inputs. For the state of a recurrent network, the history is
-    the previous step, whose graph is already freed.
+    ``positions`` come from ``differentiable``, and ``apart`` from ``without_gradient``. ``last`` are the positions of
+    the outputs that no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the
+    backward would continue, without a gradient, into the history of these inputs. For the state of a recurrent network,
+    the history is the previous step, whose graph is already freed.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
     inner, histories = _inside(taken, positions)
@@ -216,7 +217,7 @@ def run_between(
 
 
 def with_history(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors over the same memory, but not as leaves of the autograd graph."""
+    """Return tensors that share the memory of ``tensors``, but are not leaves of the autograd graph."""
     return tuple(_Inputs.apply(*tensors))
 
 
@@ -243,8 +244,8 @@ class _Outputs:
     def finished(self, outputs: Sequence[object], last: frozenset[int]) -> list[object]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
         in_storage = Counter(storage(tensor) for tensor in tensors)
-        # Torch refuses in-place changes of views that one operator created together (``chunk``), so this count excludes
-        # them.
+        # If one operator (such as ``chunk``) created several views, torch refuses in-place changes of these views. So
+        # this count excludes them.
         may_change = Counter(storage(tensor) for tensor in tensors if not _is_one_of_many(tensor))
         places = [self._place(output, may_change) for output in outputs]
         changed = [self._pass(self._inner[at]) for at in self._changed]
@@ -259,13 +260,14 @@ class _Outputs:
         with torch.enable_grad():  # the graph may have changed the grad mode
             made = CompiledFunction.apply(copied, *self._through)
             for at, number in zip(self._changed, changed, strict=True):
-                # Keep the version counter, because tensors saved since the graph's change are valid.
+                # Keep the version counter, because tensors that autograd saved after the graph's change are still
+                # valid.
                 with torch.autograd._unsafe_preserve_version_counter(self._args[at]):
                     _Assign.apply(self._args[at], made[number])
             return [place(made) for place in places]
 
     def _pass(self, tensor: torch.Tensor) -> int:
-        """Pass a tensor through the node, and return its number among the node's outputs."""
+        """Pass a tensor through the second node, and return its number among the node's outputs."""
         number = self._numbers.setdefault(id(tensor), len(self._through))
         if number == len(self._through):
             self._through.append(tensor)
@@ -306,10 +308,11 @@ def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
 
 
 def _alone(output: object, storages: set[object]) -> object:
-    """If ``output`` is a view of an intermediate without a gradient, return a separate tensor over the same memory.
+    """If ``output`` is a view of an intermediate and requires no gradient, return a separate tensor over the same
+    memory.
 
-    Compiled code returns a view of an intermediate as a separate tensor. So a custom Function (a reentrant checkpoint)
-    can return the tensor and change it in place.
+    Compiled code returns a view of an intermediate as a separate tensor. So a custom Function (such as a reentrant
+    checkpoint) can return the tensor and change it in place.
     """
     if (
         isinstance(output, torch.Tensor)
@@ -322,7 +325,7 @@ def _alone(output: object, storages: set[object]) -> object:
 
 
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's operator keeps the tensor for its backward although compiled code does not.
+    """Whether the operator that created the tensor keeps it for the backward, although compiled code does not keep it.
 
     For example, compiled code keeps only the positions of zeros for relu, and only the position of the maximum for
     amax. So the caller may change the results of relu and amax in place, but not the result of exp, which compiled code

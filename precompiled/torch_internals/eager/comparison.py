@@ -1,18 +1,18 @@
-"""Decides whether the results of compiled code are as right as those of eager code.
+"""Decides whether the results of compiled code are as accurate as the results of eager code.
 
 Eager and compiled code round differently, so their results differ. A difference within torch.testing's tolerances for
-the dtype is rounding. If the difference is larger, a *reference* decides: the result of eager code in a wider type.
-Compiled code is wrong only if its error against the reference is clearly larger than the error of eager code. This is
-the rule of ``same`` in torch/_dynamo/utils.py (the check of torch's own benchmarks), with its factors 2 and 3::
+the dtype counts as rounding. If the difference is larger, a *reference* decides: the result of eager code in a wider
+type. Compiled code is wrong only if its error against the reference is clearly larger than the error of eager code.
+This is the rule of ``same`` in torch/_dynamo/utils.py (the check of torch's own benchmarks), with its factors 2 and 3::
 
     rmse(reference, compiled) <= factor * rmse(reference, eager) + slack
 
 torch's slack is an absolute 1e-5. Here, the slack grows with the values: it is torch.testing's tolerance for a value of
 the mean magnitude. So if the mean difference of eager and compiled code is below the slack, the rule holds for every
-reference, and none is computed.
+reference, and no reference is computed.
 
-Integers and booleans have no rounding of their own, but a rounded value may decide them (``argmax``). The error of such
-values is the share of elements that differ from the reference, and the slack is 1 %.
+Integers and booleans are not rounded, but they may depend on rounded values, as the result of ``argmax`` does. The
+error of such values is the share of elements that differ from the reference, and the slack is 1 %.
 
 Private names: torch.testing._comparison.default_tolerances. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -38,7 +38,9 @@ class Undecided(Exception):
 
 @dataclass(frozen=True)
 class Difference:
-    """A wrong result of compiled code: which one, and how it differs from eager code's."""
+    """Describes a wrong result of compiled code: which result it is, and how it differs from the result of eager
+    code.
+    """
 
     what: str
     how: str

@@ -1,15 +1,15 @@
 """Detects regions of a program that may run a graph's call twice and treat both runs as one.
 
-Two kinds of region are detected by the mechanism of torch that they use:
+A region is detected by the mechanism of torch that it uses:
 
-- A non-reentrant checkpoint, by its hooks on saved tensors. The hooks recompute the tensors.
-- A custom autograd Function, by the code of its ``forward``, and a backward, by autograd's task. A reentrant checkpoint
-  (torch's, DeepSpeed's, a user's own) runs the graph without gradients in its forward, and with gradients in its
-  backward. Dynamo makes two graphs of the two runs, each with its own artifact.
+- A non-reentrant checkpoint is detected by its hooks on saved tensors. The hooks recompute the tensors.
+- A custom autograd Function is detected by the code of its ``forward``, and a backward by autograd's task. A reentrant
+  checkpoint (torch's, DeepSpeed's, a user's own) is such a Function. It runs the graph without gradients in its
+  forward, and with gradients in its backward. Dynamo makes two graphs of the two runs, each with its own artifact.
 
 A checkpoint has two kinds of saved-tensor hooks: _checkpoint_hook in its first run, and _recomputation_hook in the
-recomputation. This file reads a closure variable of their pack functions: ``frame`` of the first kind, and
-``target_frame_ref`` of the second. This file also reads weak_holders and x_metadatas of a checkpoint's frame.
+recomputation. This file reads a closure variable of the hooks' pack functions: ``frame`` of _checkpoint_hook, and
+``target_frame_ref`` of _recomputation_hook. This file also reads weak_holders and x_metadatas of a checkpoint's frame.
 
 Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._autograd._top_saved_tensors_default_hooks,
 torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},
@@ -42,7 +42,7 @@ def _pack_hook() -> Any:
 
 
 def in_a_checkpoint() -> bool:
-    """Whether a non-reentrant checkpoint runs its function, for the first or second time."""
+    """Whether a non-reentrant checkpoint is running its function, for the first or second time."""
     return _pack_hook() is not None
 
 
@@ -73,8 +73,8 @@ def saved_in_a_checkpoint() -> tuple[object, int] | None:
 
 
 def forget_saved(noted: tuple[Any, int] | None) -> None:
-    """Remove the checkpoint's records since ``saved_in_a_checkpoint``, because the checkpoint's second run will not
-    save these tensors.
+    """Remove the records that the checkpoint has added since ``saved_in_a_checkpoint``, because the checkpoint's second
+    run will not save these tensors.
     """
     if noted is not None:
         frame, count = noted
@@ -108,7 +108,7 @@ _known: tuple[str, dict[int, CodeType]] = ("", {})
 
 
 def _forwards(kind: type[Any]) -> Iterator[CodeType]:
-    """For each Function that derives from ``kind``, the code of its ``forward`` without decorators."""
+    """Yield, for each Function that derives from ``kind``, the code of its ``forward`` without decorators."""
     for derived in kind.__subclasses__():
         forward = vars(derived).get("forward")
         code = getattr(inspect.unwrap(getattr(forward, "__func__", forward)), "__code__", None)

@@ -1,7 +1,8 @@
 """Makes real inputs for a stored graph, with random values.
 
-Values are normally distributed. Inputs that may be statistics or second moments (without a gradient, at most one
-dimension) are positive, because a graph may take their roots. Integers are 0 or 1, because they may be indices.
+Values are normally distributed. An input with at most one dimension and without a gradient may be a statistic or a
+second moment. Its values are positive, because a graph may take their roots. Integers are 0 or 1, because they may be
+indices.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -11,7 +11,7 @@ Some operators need help to run eagerly:
   call changes the statistics before the backward, autograd would raise an error that compiled code does not raise. So
   the batch norm gets detached statistics.
 - Some operators save their input although their backward needs only a mask of it. Compiled code saves the mask, so the
-  caller may change the input meanwhile. These operators get a copy.
+  caller may change the input before the backward. These operators get a copy.
 
 Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint},
 torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
@@ -56,7 +56,7 @@ class StandIn:
     """Runs a graph eagerly. Thread-safe."""
 
     def __init__(self, module: torch.fx.GraphModule, run: Callable[..., object] | None = None) -> None:
-        """``run``: compiled code to call instead of the graph's operations; None: run the operations."""
+        """``run``: compiled code that runs instead of the graph's operations. If it is None, the operations run."""
         self._module = module
         self._run: Callable[..., object] = run or self._operations
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
@@ -65,7 +65,8 @@ class StandIn:
         self._last = _last(module)
         self._symbolic = _symbolic_sizes(module)
         self._draws: bool | None = None
-        # Maps the positions of the inputs that require a gradient to the positions of the inputs that never get one.
+        # Maps the positions of the inputs that require a gradient to the positions of those inputs that never get a
+        # gradient.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
     def __call__(self, *args: Any) -> object:
@@ -88,7 +89,7 @@ class StandIn:
 
     @cached_property
     def _operations(self) -> Callable[..., object]:
-        """Runs the graph's operations, also on fake tensors. Compiled code would read the memory of fake tensors."""
+        """Runs the graph's operations, also on fake tensors, which have no memory that compiled code could read."""
         return _eager_function(self._module)
 
     @cached_property
@@ -97,7 +98,7 @@ class StandIn:
         return undo_effects.Effects(self._module, _chain)
 
     def input_names(self) -> list[str]:
-        """The program's names of the inputs. Each name occurs once."""
+        """The names of the inputs in the program. Each name occurs once."""
         names = [source_lines.input_name(node) for node in self._module.graph.find_nodes(op="placeholder")]
         return [name if names.count(name) == 1 else f"{name} (input {at})" for at, name in enumerate(names)]
 
@@ -166,12 +167,13 @@ class StandIn:
     def must_not_mix(self, args: Sequence[object]) -> bool:
         """Whether this is one of two runs that must draw the same random numbers.
 
-        Eager and compiled code draw different numbers, so both runs must be of one kind. Such pairs are:
+        Eager and compiled code draw different numbers, so both runs must be eager, or both compiled. Such pairs are:
 
         - a run in the forward of a custom autograd Function, and a run in a backward (of a reentrant checkpoint)
         - two runs without gradients in a non-reentrant checkpoint
 
-        Pairs of runs with gradients in a checkpoint do not count, because safe_points.py makes both of one kind.
+        Two runs with gradients in a non-reentrant checkpoint do not count, because safe_points.py ensures that both are
+        eager, or both compiled.
         """
         if self._draws is False:
             return False
@@ -191,8 +193,8 @@ class StandIn:
 
 def _eager_function(module: torch.fx.GraphModule) -> Callable[..., object]:
     run = eager(module)
-    # Compile the module's code now. Otherwise, Dynamo's module would compile the code at its first call. It would then
-    # run each call through Module.__call__, which takes longer and prints errors that the program may catch
+    # Compile the module's code now. Otherwise, Dynamo's module would compile the code at its first call. The module
+    # would then run each call through Module.__call__, which takes longer and prints errors that the program may catch
     # (torch/fx/_lazy_graph_module.py).
     getattr(run, "real_recompile", lambda: None)()
     return run.forward
@@ -250,7 +252,7 @@ def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
 
 
 def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return the graph if it can run eagerly without changes, or else a copy that can."""
+    """Return the graph if it can run eagerly without changes, or else a changed copy that can run eagerly."""
     inner = {
         node.target: held
         for node in module.graph.nodes
@@ -301,7 +303,9 @@ def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx
 
 
 def _copy(value: object, *owners: object) -> object:
-    """Copy the value if it shares memory with an owner: ``to`` and ``contiguous`` may return their argument itself."""
+    """Copy the value if it shares memory with an owner. Otherwise, an operator such as ``contiguous`` has copied it
+    already.
+    """
     if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
         return value
     storage = autograd_edges.storage(value)

@@ -2,13 +2,15 @@
 
 - The runs get detached tensors over the program's memory. So no hook fires, and no ``.grad`` changes. Inputs that the
   graph changes are copied for each run, with their whole storage, because code may depend on an input's offset.
-- Each run begins with the program's random state, and the program's random state and grad mode are restored after it.
+- Each run begins with the program's random state. After each run, the program's random state and grad mode are
+  restored.
 - In grad mode, ``torch.autograd.grad`` computes the gradients of all inputs, for one fixed random gradient of each
   output.
-- The reference (comparison.py) is an eager run in float64, or in float32 with half types or autocast. Inputs of less
-  precise types are converted to this type. A dispatch mode converts tensors that the graph itself casts or creates.
+- The reference (comparison.py) is an eager run in float64, or in float32 if the graph uses half types or autocast.
+  Inputs of less precise types are converted to this type. A dispatch mode converts tensors that the graph itself casts
+  or creates.
 
-``why_not`` lists the graphs and calls for which this is not possible (docs/explanation/stand-in.md).
+``why_not`` lists the graphs and calls for which a comparison is impossible (docs/explanation/stand-in.md).
 
 Private names: torch._C._functorch.peek_interpreter_stack, torch._C._autograd._top_saved_tensors_default_hooks,
 torch._C._len_torch_function_stack, torch._dynamo.compiled_autograd.{compiled_autograd_enabled,
@@ -39,7 +41,7 @@ _MAX_INPUT_BYTES = 2 << 30
 _SPARE = 2
 _PLAIN = (torch.Tensor, torch.nn.Parameter, int, float, bool, type(None))
 _HALVES = (torch.float16, torch.bfloat16)
-# Maps the dtypes of a run to those of its reference.
+# Maps the dtypes of a run to the dtypes of its reference.
 _OF_HALVES = {**dict.fromkeys(_HALVES, torch.float32), torch.complex32: torch.complex64}
 _OF_SINGLES = {
     **dict.fromkeys((*_HALVES, torch.float32), torch.float64),
@@ -59,7 +61,7 @@ class Results:
 class Trial:
     """One comparison, for the inputs ``args`` of a call.
 
-    ``names``: the names of the inputs for messages; by default, those of the stand-in.
+    ``names``: the names of the inputs for messages. By default, these are the stand-in's names of the inputs.
     """
 
     def __init__(self, eager: StandIn, args: Sequence[Any], names: Sequence[str] | None = None) -> None:
@@ -70,7 +72,7 @@ class Trial:
         self._names = names or eager.input_names()
 
     def why_not(self) -> str:
-        """Why this call cannot be compared, as a sentence; "" if it can."""
+        """Why this call cannot be compared, as a sentence; "" if it can be compared."""
         return _why_not_graph(self._eager) or _why_not_call(self._args, self._changed) or self._why_not_draws()
 
     def _why_not_draws(self) -> str:
@@ -153,7 +155,9 @@ class Trial:
     def _run(
         self, function: Callable[..., Any], inputs: list[Any], given: dict[str, torch.dtype] | None = None
     ) -> Results:
-        """Run ``function``. ``given``: the dtypes of the given gradients; None if they are those of the results."""
+        """Run ``function``. ``given``: the dtypes in which the outputs' gradients are drawn. If it is None, these are
+        the dtypes of the results.
+        """
         with _without_a_trace(self._args):
             leaves: dict[str, torch.Tensor] = {}
             for at, original in enumerate(self._args):
@@ -161,7 +165,7 @@ class Trial:
                     leaf = inputs[at].requires_grad_(True)
                     leaves[f"the gradient of {self._names[at]}"] = leaf
                     if at in self._changed and self._records:
-                        # Autograd permits no change in place of a leaf that requires a gradient.
+                        # Autograd does not permit an in-place change of a leaf that requires a gradient.
                         (inputs[at],) = autograd_edges.with_history(leaf)
             outputs = function(*inputs)
             outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
@@ -195,10 +199,10 @@ def _widened(value: torch.Tensor, dtypes: Dtypes) -> torch.Tensor:
 
 
 def _cotangent(output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a random gradient that is the same for each run. ``dtype``: the dtype of eager code, in which the values
-    are drawn for all runs.
+    """Return a random gradient that is the same for each run. ``dtype``: the dtype of the output in eager code. The
+    values are drawn in this dtype for all runs.
 
-    The values are in [0.5, 1.5), because cancellation would increase all errors.
+    The values are in [0.5, 1.5): values of both signs would cancel each other, which would increase all errors.
     """
     with _disable_current_modes():  # in float64, the generator would draw other values
         generator = torch.Generator(output.device).manual_seed(0)
@@ -264,7 +268,8 @@ def _why_not_call(args: Sequence[Any], changed: Sequence[int]) -> str:
         return "a CUDA graph is being captured"
     if sum(value.nbytes for value in args if _is_tensor(value)) > _MAX_INPUT_BYTES:
         return f"the graph has inputs of more than {_MAX_INPUT_BYTES >> 30} GiB"
-    # A GPU without memory raises an error, which ends the check. On the CPU, the kernel would end the process.
+    # If a GPU's memory is full, torch raises an error, which ends only the check. If the host's memory is full, Linux
+    # ends the process.
     if memory.available_bytes() < _SPARE * memory.resident_bytes():
         return f"less memory is free than {_SPARE} times the process's memory"
     storages = {autograd_edges.storage(args[at]): args[at] for at in changed if _is_tensor(args[at])}

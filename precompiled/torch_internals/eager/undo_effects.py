@@ -1,15 +1,16 @@
 """Undoes the side effects of a failed eager run of a graph.
 
-Compiled code replaces an eager run that raises (client/dispatch.py). Therefore the inputs, the random state and a
-surrounding checkpoint must be as they were before the eager run.
+If an eager run raises an exception, compiled code runs instead (client/dispatch.py). So the inputs, the random state
+and a surrounding checkpoint must be as they were before the eager run.
 
 - Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
   show whether the graph writes to inputs or draws random numbers. Most graphs do neither.
-- If these inputs have more than MAX_BYTES, or if autograd would record their changes, none is copied. They are then
-  unchanged only if the run failed before the first node that writes to them.
-- The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
+- If the inputs that the graph may write to have more than MAX_BYTES, or if autograd would record their changes, none of
+  them is copied. They are then unchanged only if the run failed before the first node that writes to them.
+- The variables of FX's generated code show how far a run got: a node that has run has set the variable with the node's
+  name.
 
-This file reads tensors and prev_versions of a version guard (_unsafe_preserve_version_counter).
+This file reads the attributes tensors and prev_versions of a version guard (_unsafe_preserve_version_counter).
 
 Private names: torch.autograd._unsafe_preserve_version_counter, torch.Tensor._version,
 torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._C._dispatch_has_kernel_for_dispatch_key,
@@ -131,9 +132,9 @@ class Before:
     def _is_final(self, failed: torch.fx.Node, error: BaseException) -> bool:
         """Whether the run must not be repeated after the node ``failed`` has raised.
 
-        True if the node may have written to an input. Also true if the node calls an operator that is not torch's,
-        and compiled code calls this operator, too: the operator's code must not run twice, except after a lack of
-        memory.
+        True if the node may have written to an input. Also true if the node calls an operator that is not torch's own
+        and that compiled code calls, too. The code of such an operator must not run twice, unless it failed because
+        memory was full.
         """
         if failed.name in self._lasting and isinstance(failed.target, HigherOrderOperator):
             return True
@@ -141,8 +142,8 @@ class Before:
         return _is_opaque(failed.target) and not is_of_memory
 
     def _changed_elsewhere(self) -> bool:
-        """Whether the run has changed an input that cannot be restored, because it shares no memory with a copied
-        input.
+        """Whether the run has changed an input that cannot be restored, because this input shares no memory with a
+        copied input.
         """
         if self._versions is None:
             return False
@@ -154,7 +155,9 @@ class Before:
 
 
 def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bool]) -> dict[int, torch.Tensor] | None:
-    """A copy of each of these inputs. None if copies do not suffice, because they lack autograd's history."""
+    """A copy of each of ``inputs``. None if the inputs are too large, or if copies do not suffice, because they lack
+    autograd's history.
+    """
     tensors = {at: args[at] for at in inputs if isinstance(args[at], torch.Tensor)}
     try:
         if sum(tensor.nbytes for tensor in tensors.values()) > MAX_BYTES:
@@ -204,7 +207,7 @@ def _written(module: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx
 
 
 def _is_opaque(target: object) -> bool:
-    """Whether an operator is not torch's own, and compiled code calls it unchanged."""
+    """Whether an operator comes from a library other than torch, and compiled code calls the operator unchanged."""
     if isinstance(target, OpOverloadPacket):
         return any(_is_opaque(getattr(target, overload)) for overload in target.overloads())
     if not isinstance(target, OpOverload) or target.namespace in BUILTIN_OP_NAMESPACES:

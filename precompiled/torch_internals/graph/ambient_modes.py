@@ -1,7 +1,7 @@
 """Reads the modes around a graph (grad mode, autocast, precision, ...) and restores them for a compile or a load.
 
-- Thread-local modes (grad mode, inference mode, autocast) are restored for every compile and every load, because both
-  read them.
+- Thread-local modes (grad mode, inference mode, autocast) are restored for every compile and every load, because
+  compiles and loads read these modes.
 - Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client, process-wide modes
   belong to the user.
 
@@ -116,7 +116,7 @@ def _settled_sdp_priority() -> None:
 def _settle_sdp_priority() -> None:
     """Make torch set its default priority of attention backends now, if CUDA is initialized.
 
-    Torch gives cuDNN the highest priority at the first attention on a GPU, traced or not
+    Torch gives cuDNN the highest priority at the first attention on a GPU, even if this attention is only traced
     (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). If torch set the priority later, a graph
     would have different keys before and after the first attention. Also, a worker's first attention would overwrite the
     priority that the program has set. With plain torch.compile, the first compile sets the priority, too, because
@@ -169,7 +169,7 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def process_wide(modes: Mapping[str, object]) -> Iterator[None]:
-    """Set the process-wide modes to those in ``modes``. For workers only, because they lower one graph at a time."""
+    """Set the process-wide modes to those in ``modes``. For workers only: a worker lowers only one graph at a time."""
     before = read(uses_cpu=True)
     try:
         _set(modes)

@@ -1,12 +1,13 @@
 """Encodes the call targets of a Dynamo graph as names, and resolves the names in the worker.
 
-A target gets a name only if resolving the name returns the same object, or an equal one (NumPy's wrappers, functions
-that are local to a function of torch). So a name cannot stand for another function. A user's function gets no name,
-since its code could change under an unchanged name. The name of a custom operator includes digests::
+A target gets a name only if resolving the name returns the same object. For NumPy's wrappers, and for functions that
+are defined inside a function of torch, an equal object suffices. So a name cannot stand for another function. A user's
+function gets no name, since its code could change under an unchanged name. The name of a custom operator includes
+digests::
 
     ["cop", namespace, name, overload, modules, digest, kernels, *units]
 
-- ``modules``: the modules that a worker imports, joined by commas; ``digest``: their sources' digest
+- ``modules``: the modules that a worker imports, joined by commas; ``digest``: the digest of the modules' sources
 - ``kernels``: the operator's dispatch keys
 - ``units``: the sources of an operator that the program itself defines (program_ops.py), or an operator's schema
   (schema_ops.py)
@@ -36,8 +37,7 @@ from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals.graph import numpy_calls
 from precompiled.torch_internals.user_code import custom_ops, user_modules
 
-# Namespaces of operators that come with torch. A user's module cannot redefine torch's operators without patching
-# torch.
+# Namespaces of operators that come with torch. A user's module would have to patch torch to redefine these operators.
 BUILTIN_OP_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
 )
@@ -62,8 +62,8 @@ _HIGHER_ORDER = frozenset(
 )
 
 # Some functions cannot be found by their own __module__ and __qualname__: builtins such as torch.add, and wrappers such
-# as max_pool2d, which is a "boolean_dispatch.<locals>.fn". These namespaces of torch are searched for such functions,
-# in this order.
+# as max_pool2d, whose __qualname__ is "boolean_dispatch.<locals>.fn". These namespaces of torch are searched for such
+# functions, in this order.
 _NAMESPACES = tuple(
     """
     torch torch.nn.functional torch._C._nn torch.special torch.linalg torch.fft torch.Tensor torch._C._special
@@ -73,7 +73,7 @@ _NAMESPACES = tuple(
 )
 
 # The usage counter that torch calls when a module is constructed. pybind11 gives the function the qualified name of an
-# internal type, so it is addressed by its name in torch._C.
+# internal type, so this file refers to the function by its name in torch._C.
 _LOGGED = ("torch._C", "_log_api_usage_once")
 
 
@@ -185,8 +185,8 @@ def _is_torchs_own(module: str) -> bool:
 def is_torchs_code(target: Any) -> bool:
     """Whether a target is a class, C code, or torch's own Python function, regardless of its name.
 
-    functools.wraps gives a patch the names of the function that it replaces, and Dynamo puts a patched
-    torch.nn.functional.x into the graph like torch's own.
+    The name does not show whether a function is a patch: functools.wraps gives a patch the name of the function that
+    the patch replaces, and Dynamo puts a patched torch.nn.functional.x into the graph as if it were torch's own.
     """
     if isinstance(target, FunctionType):
         if target.__code__.co_filename in _DEPRECATING:
@@ -262,7 +262,7 @@ def _decode(name: tuple[str, ...]) -> object:
 
 
 def is_collective(name: list[str]) -> bool:
-    """Whether a named target communicates with other ranks.
+    """Whether the target ``name`` communicates with other ranks.
 
     Targets that communicate are torch's functional collectives, and operators of other libraries that take a group's
     name (``vllm::all_reduce``).
@@ -276,7 +276,7 @@ def is_collective(name: list[str]) -> bool:
 
 
 def names_group(target: object) -> bool:
-    """Whether an argument of the operator is the name of a process group, either torch's or of another library."""
+    """Whether the operator takes the name of a process group, of torch or of another library, as an argument."""
     if isinstance(target, torch._ops.OpOverloadPacket):
         return any(names_group(getattr(target, overload)) for overload in target.overloads())
     if not isinstance(target, torch._ops.OpOverload):
@@ -285,7 +285,7 @@ def names_group(target: object) -> bool:
 
 
 def modules_of(name: list[str]) -> dict[str, str]:
-    """Map the name of everything that a worker must load for this target (modules, operators) to its digest."""
+    """Return the modules and operators that a worker must load for this target, as a map from name to digest."""
     if name[0] != "cop":
         return {}
     _, _, _, _, modules, digest, _, *source = name
@@ -307,7 +307,7 @@ def missing_operator(name: list[str]) -> str:
 
 
 def decode(name: list[str]) -> Any:
-    """The object that ``encode`` named. Raises ValueError, ImportError or AttributeError if there is none."""
+    """The object that ``encode`` named. Raises ValueError, ImportError or AttributeError if there is no such object."""
     if name[0] in ("fn", "local") and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
         raise ValueError(f"{name[1]} is not a module of torch")
     # An operator that the program defines is not cached, because the program may redefine it (by running a notebook

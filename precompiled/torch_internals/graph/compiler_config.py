@@ -1,7 +1,8 @@
 """Encodes the settings of Inductor, functorch and symbolic sizes that a compile depends on, and applies them in a
 worker.
 
-The private functions are defined in torch/utils/_config_module.py. An entry of _config has a user_override.
+The private functions are defined in torch/utils/_config_module.py. This file also reads the attribute user_override of
+the entries of ``_config``.
 
 Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
@@ -54,7 +55,8 @@ _MODULES = {
     _SHAPES: "torch.fx.experimental._config",
 }
 # Under these settings, Inductor synchronizes measurements between ranks, reads the global rank, or decomposes
-# collectives by the state of the process. But a worker has no rank, and all ranks share one artifact.
+# collectives in a way that depends on the state of the process. But a worker has no rank, and all ranks share one
+# artifact.
 _OF_RANKS = {
     "inductor": (
         "distributed_max_autotune_gemm",
@@ -112,7 +114,7 @@ def refuse_device(settings: Mapping[str, Mapping[str, object]], device: str) -> 
 def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, object]], annotation: Any) -> None:
     """Raises Bypass if ``torch._dynamo.override_cudagraphs`` contradicts the settings, for a graph on a GPU.
 
-    ``annotation`` is the module's ``meta["cudagraph_annotation"]``, or None. The rule is that of
+    ``annotation`` is the module's ``meta["cudagraph_annotation"]``, or None. The rule is the same as in
     torch/_inductor/compile_fx.py (create_compiler_config_extra).
     """
     if annotation is None:
@@ -123,9 +125,10 @@ def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, object]], annota
 
 
 def freezes(settings: Mapping[str, Mapping[str, object]]) -> bool:
-    """Whether a compile now would turn the weights of the graph's module into constants (frozen_weights.py).
+    """Whether a compile with these settings and the current grad mode turns the weights of the graph's module into
+    constants (frozen_weights.py).
 
-    Raises Bypass for freezing_discard_parameters.
+    Raises Bypass if freezing_discard_parameters is on.
     """
     if not settings["inductor"].get("freezing") or torch.is_grad_enabled():
         return False
@@ -135,7 +138,8 @@ def freezes(settings: Mapping[str, Mapping[str, object]]) -> bool:
 
 
 def snapshot(options: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """The configuration of the next compile: the current one, overridden by torch.compile's ``mode=`` and ``options=``.
+    """The configuration of the next compile: the current configuration, overridden by torch.compile's ``mode=`` and
+    ``options=``.
 
     Raises Bypass if a setting is code that cannot be sent, or disables something that an artifact needs.
     """
@@ -167,8 +171,8 @@ def snapshot(options: Mapping[str, object]) -> dict[str, dict[str, object]]:
     }
 
 
-# From torch 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11, a setting applies to all
-# threads, and loads do not use the ``options=`` of torch.compile.
+# From torch 2.13 on, a changed setting applies to a contextvars.Context (torch/utils/_config_module.py). In 2.11, a
+# setting applies to all threads, and loads do not use the ``options=`` of torch.compile.
 _OF_A_CONTEXT = frozenset(
     found
     for module in (_inductor, _functorch, _comms, _shapes)
@@ -259,7 +263,7 @@ def _value(plain: object) -> object:
 
 
 def modules(settings: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """Map the name of everything that a worker needs for these settings (modules, operators) to its digest."""
+    """Return the modules and operators that a worker needs for these settings, as a map from name to digest."""
     return dict(code_settings.modules([value for values in settings.values() for value in values.values()]))
 
 
@@ -273,7 +277,7 @@ def _setting(name: str, encoded: object) -> object:
 
 @contextmanager
 def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
-    """Apply the captured configuration for one compile, and restore the previous one afterwards."""
+    """Apply the captured configuration for one compile, and restore the previous configuration afterwards."""
     with ExitStack() as stack:
         for module, name in ((_inductor, "inductor"), (_functorch, "functorch"), (_comms, _COMMS), (_shapes, _SHAPES)):
             values = {key: _setting(key, value) for key, value in configs.get(name, {}).items()}

@@ -1,5 +1,5 @@
-"""Detects float inputs that Dynamo has fixed while tracing, or that no operation uses, and makes Dynamo retrace without
-these inputs.
+"""Detects float inputs whose value Dynamo has fixed during the trace, or that no operation uses, and makes Dynamo
+retrace without these inputs.
 
 With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Dynamo fixes
 a float's value if an operator needs the value (the ``eps`` of a layer norm, the ``p`` of a dropout). Plain
@@ -28,7 +28,7 @@ from precompiled.torch_internals.graph import operation_effects
 
 
 class FixedFloats(Exception):
-    """Raised if a graph is unusable because Dynamo fixed floats. ``names``: their symbols."""
+    """Raised if a graph is unusable because Dynamo fixed floats. ``names``: the symbols of these floats."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
@@ -48,8 +48,8 @@ def fixed_symbol(value: torch.SymFloat) -> str:
 def ignored_symbol(read: torch.fx.Node) -> str:
     """The name of the symbol that the node ``read`` returns, if no operation uses the float's value; else "".
 
-    Plain torch.compile fixes the value of an unused float, because no tensor replaces it (the ``norm_type`` of an
-    embedding).
+    Plain torch.compile fixes the value of an unused float, because no tensor replaces it. An example is the
+    ``norm_type`` of an embedding.
     """
     value = read.meta["example_value"]
     if not isinstance(value, torch.SymFloat) or not value.node._expr.is_Symbol:
@@ -61,7 +61,7 @@ def ignored_symbol(read: torch.fx.Node) -> str:
 
 
 def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
-    """Whether a Python function of torch runs on fake tensors without using the value of ``read``."""
+    """Whether ``user`` calls a Python function of torch that runs on fake tensors without the value of ``read``."""
     if user.op != "call_function" or not isinstance(user.target, FunctionType):
         return False
     if operation_effects.written_arguments(user):

@@ -1,8 +1,8 @@
 """Encodes a Dynamo graph as plain data, and decodes it.
 
-The data, the canonical form, contains no placeholder names, sources, stack traces, files or lines, so graphs that
-differ only in these have the same bytes. The key hashes the bytes of this form, and the worker rebuilds the graph from
-these bytes alone, so everything that affects the compile affects the key.
+This data is the canonical form of the graph. It contains no placeholder names, sources, stack traces, files or lines,
+so graphs that differ only in these facts have the same bytes. The key is computed from these bytes, and the worker
+rebuilds the graph from these bytes alone. So everything that affects the compile affects the key.
 
 The encoding is the list of all graphs, outermost first. A graph is a list of nodes in order:
 
@@ -10,8 +10,8 @@ The encoding is the list of all graphs, outermost first. A graph is a list of no
   for annotations (node.meta["custom"]), which come from torch.fx.traceback.annotate or from torch itself. Inductor
   obeys torch's own annotations
 - ``["p"]``: a placeholder
-- ``["g", number]``: a graph that a higher-order operator takes. ``["g", number, policy]`` has a policy of selective
-  checkpointing (selective_checkpointing.py)
+- ``["g", number]``: a graph that is an argument of a higher-order operator. ``["g", number, policy]`` is such a graph
+  with a policy of selective checkpointing (selective_checkpointing.py)
 
 A launch of a user's Triton kernel has a special target (user_kernels.py). Arguments::
 
@@ -25,7 +25,7 @@ A launch of a user's Triton kernel has a special target (user_kernels.py). Argum
     {"x": [kind, name]}             a torch.dtype, device, layout or memory_format
     {"P": [name, ...]}              a placement of a DTensor
 
-This file reads the graph's code generator by a private name, because torch has no public one.
+This file reads the graph's code generator by a private name, because this attribute has no public name.
 
 Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -57,7 +57,7 @@ MEANINGFUL_META = tuple("ac_graph_id has_backward_hook is_wrapped recompute stea
 
 
 def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
-    """Map the name of everything that a worker needs for these graphs (modules, operators, kernels) to its digest."""
+    """Return the modules, operators and kernels that a worker needs for these graphs, as a map from name to digest."""
     found = {}
     for graph in graphs:
         for node in graph:
@@ -85,7 +85,7 @@ _NO_STAND_IN = {
 
 
 def no_stand_in(graphs: list[list[list[Any]]]) -> str:
-    """Return why these graphs must not run eagerly while their artifact is pending; "" if they may."""
+    """Return why these graphs must not run eagerly while their artifact is pending; "" if they may run eagerly."""
     for graph in graphs:
         for node in graph:
             if node[0] == "f" and node[1][0] == "hop" and node[1][1] in _NO_STAND_IN:
@@ -102,7 +102,8 @@ def is_plain(graph: torch.fx.Graph) -> bool:
 
 
 def encode(module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})) -> list[list[list[object]]]:
-    """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
+    """The canonical form of a graph and of the graphs that are arguments of its higher-order operators, in order of
+    first use.
 
     ``groups`` maps the graph's process groups to names in the key. Raises Bypass for anything that cannot be rebuilt
     with exactly the same meaning.
@@ -178,7 +179,9 @@ class _Encoder:
 
 
 def encode_constant(value: object) -> object:
-    """Encode a value without nodes, in the form of an argument. Raises Bypass if the value has no form."""
+    """Encode a value that contains no nodes, in the form of an argument. Raises Bypass if the value cannot be
+    encoded.
+    """
     return _encode_argument(value, {})
 
 

@@ -33,14 +33,14 @@ def _function_name(module: torch.fx.GraphModule) -> str:
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack")
         if stack:
-            # The first entry is the outermost module: (qualified name, class) under its key.
+            # Each value is a pair of a module's qualified name and class. The outermost module comes first.
             _path, kind = next(iter(stack.values()))
             return kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
     for node in module.graph.nodes:
         trace = node.stack_trace
         if trace:
-            # 'File "x.py", line 3, in function': the innermost frame of the first node. If the compiled function starts
-            # with an operation, this frame is the function itself.
+            # The first such line is the outermost frame that Dynamo has recorded: 'File "x.py", line 3, in function'.
+            # Dynamo leaves out frames of torch.
             first = next((line for line in trace.splitlines() if ", in " in line), "")
             if first:
                 return first.rpartition(", in ")[2].strip()

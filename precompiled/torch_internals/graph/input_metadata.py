@@ -42,13 +42,15 @@ _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 
 @dataclass(frozen=True)
 class Inputs:
-    """A graph's inputs as plain data. ``hints`` and ``floats``, the values of its symbols, are not part of the key."""
+    """A graph's inputs as plain data. ``hints`` and ``floats`` are the values of the graph's symbols, and are not part
+    of the key.
+    """
 
     args: list[program_data.InputData]
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
-    # maps the name of everything that a worker needs for tensor subclasses and opaque objects to its digest
+    # maps the name of each module or class that a worker needs for subclasses and opaque objects to its digest
     modules: dict[str, str]
     described: program_classes.Described  # tensor subclasses that the program itself defines
     unbacked: list[list[object]]  # symbolic_sizes.Symbols.unbacked
@@ -67,8 +69,9 @@ class Inputs:
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     """Describe each placeholder as a plain dict.
 
-    Raises Bypass for an input that has no canonical form, and FixedFloats if Dynamo must retrace. Inputs that share
-    memory carry the position of the first of them (``"shares"``), because AOTAutograd treats such inputs differently.
+    Raises Bypass for an input that has no canonical form, and FixedFloats if Dynamo must retrace. If several inputs
+    share memory, each of them gets the position of the first (``"shares"``), because AOTAutograd treats such inputs
+    differently.
     """
     described: list[program_data.InputData] = []
     storages: dict[int, int] = {}
@@ -214,7 +217,7 @@ def _flags(found: Mapping[str, object]) -> dict[str, object]:
 
 
 def modules(inputs: program_data.InputsData) -> dict[str, str]:
-    """The modules of the classes among described inputs, with the digests of their sources."""
+    """Return the modules that define the classes of described inputs, as a map from name to digest."""
     named = [item[kind] for item in inputs["args"] for kind in ("subclass", "opaque") if kind in item]
     return {module: digest for module, _qualname, digest in named if module and digest}
 
@@ -312,7 +315,7 @@ def _make(
         made = torch.empty(0, dtype=dtype, device=item["device"])
         offset = sizes.size(item["offset"])
         assert mode.shape_env is not None
-        # An input always lies within its storage, so torch's check must not become a guard of the graph.
+        # An input always lies within its storage, so torch's check of this fact must not become a guard of the graph.
         with mode.shape_env.suppress_guards():
             made.set_(storage, offset, shape, stride)
         if item["parameter"]:

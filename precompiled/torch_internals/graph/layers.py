@@ -1,13 +1,13 @@
-"""Cuts a graph into pieces: what precedes a run of equal layers, the layers, and what follows them. What precedes or
-follows a run is cut again if it contains another run.
+"""Cuts a graph into pieces: the operations before a run of equal layers, each layer, and the operations after the run.
+If the operations before or after the run contain another run, they are cut, too.
 
 Equal layers are one piece, which is compiled once and called once per layer. A graph is cut only between two of its
 operations, in the program's order, so the pieces run in the order of the graph.
 
 A graph is not cut
 
-- where a mode is set (autocast, grad mode): both halves would need the mode;
-- between the operation that makes an intermediate value and the last one that changes it in place;
+- within a region that sets a mode (autocast, grad mode), because both halves would need the mode;
+- between the operation that makes an intermediate value and the last operation that changes the value in place;
 - if it has symbolic sizes, tensor subclasses, inner graphs (checkpoints), or outputs other than tensors and None;
 - if the cut would save the compile of fewer than WORTH operations.
 
@@ -50,8 +50,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph as calls of pieces. ``returns``: for each output of the graph, its position among the values, or a
-    constant.
+    """A graph as calls of pieces. ``returns``: for each output of the graph, its position among the values, or None if
+    the output is None.
     """
 
     pieces: list[torch.fx.GraphModule]
@@ -129,7 +129,8 @@ def _places(nodes: Sequence[torch.fx.Node]) -> set[int]:
             made.setdefault(key, position)
         for written in operation_effects.written_arguments(node):
             for key in _storages(written):
-                # The value is complete after its last change. Changes of the graph's inputs may be anywhere.
+                # Forbid cuts between the creation of a value and its last change. For an input of the graph, the first
+                # operation that returns its memory counts as the creation.
                 closed.update(range(made.get(key, position) + 1, position + 1))
     entered, grad = 0, torch.is_grad_enabled()
     for position, node in enumerate(nodes):
@@ -175,7 +176,7 @@ def _signature(node: torch.fx.Node) -> int:
 
 
 def _operation(node: torch.fx.Node, name: Callable[[torch.fx.Node], object]) -> object:
-    """What an operation does. ``name`` returns the substitute for an argument that is a node."""
+    """Describe what an operation does. ``name`` returns the description of an argument that is a node."""
 
     def plain(argument: object) -> object:
         return name(argument) if isinstance(argument, torch.fx.Node) else repr(argument)
@@ -197,9 +198,10 @@ def _metadata(node: torch.fx.Node) -> list[object]:
 def _longest_run(
     nodes: Sequence[torch.fx.Node], signatures: Sequence[int], places: set[int], start: int, end: int
 ) -> tuple[int, int, int] | None:
-    """The first position, the length and the number of the equal layers that save the most compiles.
+    """Find the equal layers that save the most compiles. Returns the position of the first layer, the length of a
+    layer, and the number of layers.
 
-    If such a run can begin at several positions, returns the position at which the fewest values cross the cut.
+    If the layers can begin at several positions, returns the position at which the fewest values cross the cut.
     """
     found: list[tuple[int, int, int, int]] = []
     for period in _periods(signatures, start, end):
@@ -218,7 +220,7 @@ def _longest_run(
     if not found:
         return None
     saved = max(count * period for _, count, period, _ in found)
-    # Prefer a run with one layer less to a cut that more values cross.
+    # Accept one layer less if fewer values then cross the cuts.
     _, _, period, first = min(
         (crossing, -count, period, first) for crossing, count, period, first in found if (count + 1) * period >= saved
     )

@@ -29,7 +29,8 @@ def is_opaque(value: object) -> bool:
 
 
 def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
-    """The class of an opaque object. Adds the class's module and its digest to ``modules``, which workers import.
+    """The class of an opaque object. Adds the class's module and its digest to ``modules``. Workers import these
+    modules.
 
     Raises Bypass if a compile may depend on more than the class.
     """

@@ -5,7 +5,7 @@ of ``make_fx`` and ``torch.export`` call overloads, and all graphs call the over
 judges other operations by their names (a trailing ``_``, or the lists below) and by their arguments ``inplace`` and
 ``out``.
 
-This file reads alias_info and is_out of a schema's arguments and returns.
+This file reads the attributes alias_info and is_out of a schema's arguments and return values.
 
 Private names: torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._ops.OpOverload._schema.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -25,9 +25,9 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 
-# Operations that change a tensor's metadata or history in place. Such operations must not be applied to an input of an
-# eager run with autograd_edges.py: the operators get another tensor over the same memory, so the caller's tensor would
-# keep its old metadata.
+# Operations that change a tensor's metadata or history in place. If a graph applies such an operation to an input, its
+# eager run must not use autograd_edges.py: the operators would get another tensor over the same memory, so the caller's
+# tensor would keep its old metadata.
 CHANGE_THE_TENSOR = frozenset(
     """
     as_strided_ detach_ requires_grad_ resize_ resize_as_ retain_grad set_ set_data shallow_copy_data_ squeeze_
@@ -35,7 +35,7 @@ CHANGE_THE_TENSOR = frozenset(
     """.split()
 )
 
-# Operations that return a view of their first argument, or that argument itself if nothing needs to change.
+# Operations that return a view of their first argument, or the first argument itself if it needs no change.
 _VIEWS = frozenset(
     """
     H T _get_data_attr adjoint alias alpha_dropout as_strided as_tensor asarray atleast_1d atleast_2d atleast_3d
@@ -93,7 +93,7 @@ def writes(node: torch.fx.Node) -> bool:
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the arguments that an operation may change in place, or all arguments if these are unknown."""
+    """Return the arguments that an operation may change in place. If they are unknown, return all arguments."""
     if node.op not in ("call_function", "call_method"):
         return []
     names = _arguments(node.target, name(node))
@@ -117,7 +117,7 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the operation may draw random numbers. True for operators that are not torch's."""
+    """Whether the operation may draw random numbers. True for operators that are not torch's own."""
     if not node.op.startswith("call_"):
         return False
     schemas = _schemas(node.target)
@@ -157,7 +157,7 @@ def _is_written(argument: Any) -> bool:
 
 
 def gives_a_view(node: torch.fx.Node) -> bool:
-    """Whether the operation may return a view of its first argument, or that argument itself."""
+    """Whether the operation may return a view of its first argument, or the first argument itself."""
     given = (item.alias_info for schema in _schemas(node.target) for item in schema.returns)
     if any(alias is not None and not alias.is_write for alias in given):
         return True
@@ -179,7 +179,7 @@ def _schemas(target: object) -> list[Any]:
 
 
 def _is_inplace(node: torch.fx.Node) -> bool:
-    """Whether an argument requests work in place. Modules pass ``inplace`` by position (``LeakyReLU``)."""
+    """Whether an argument requests an in-place change. Modules pass ``inplace`` by position (``LeakyReLU``)."""
     if node.kwargs.get("inplace"):
         return True
     place = _place_of_inplace(node.target) if node.op == "call_function" else None

@@ -14,7 +14,7 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import call_targets
 from precompiled.torch_internals.user_code import dispatcher_overrides, inductor_overrides
 
-# Torch's operators are composed of operators in these namespaces, so any graph may use them.
+# Torch's operators are composed of operators in these namespaces, so any graph may use these operators.
 _ANYWHERE = frozenset({"aten", "prims", "prim"})
 
 

@@ -1,13 +1,13 @@
-"""Reads the process groups of a graph's collectives in the client, and creates groups of equal size in a worker.
+"""Reads which process groups a graph's collectives use (client), and creates groups of the same sizes (worker).
 
 A functional collective (torch.ops._c10d_functional.*) names its group, and the compiled code depends only on the
-group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group, so it registers
-groups that cannot communicate, under the names that the program has (group_names.py).
+group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group. So it registers
+substitutes that cannot communicate, under the names that the groups have in the program (group_names.py).
 
-If a compile reads the rank from such a group, its result is valid for one rank, but all ranks load the artifact. So:
+If a compile reads the rank from such a group, the artifact is valid for one rank only, but all ranks load it. So:
 
-- Under the settings that are known to read the rank (compiler_config.ask_for_ranks), the key contains the rank's
-  position in each group, and the worker's group returns that position.
+- With the settings under which Inductor is known to read the rank (compiler_config.ask_for_ranks), the key contains the
+  rank's position in each group, and the worker's group returns that position.
 - Any other code that reads the rank, or requests the group of all ranks, makes the compile fail with the reason
   ``rank-dependent``. The client then compiles the graph in process.
 
@@ -33,7 +33,7 @@ from precompiled.torch_internals.patches import Patches
 
 
 def used_groups(module: torch.fx.GraphModule) -> dict[str, int]:
-    """Map the name of each group of a graph's collectives to its number of ranks, in the order of their first use.
+    """Map the name of each group that a graph's collectives use to the group's size, in the order of first use.
 
     Raises Bypass if a collective does not name its group.
     """
@@ -57,7 +57,7 @@ def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]
                     raise Bypass(f"the collective {node.target} does not name its group", code="collective")
                 found.setdefault(name, size(name))
         elif names_group(node.target):
-            # Groups of another library are left out (vLLM has its own), because code of torch cannot query them.
+            # Groups of another library (vLLM has its own) are left out, because torch's code cannot query them.
             for name in _groups(node):
                 if name not in found and _is_torchs(name):
                     found[name] = size(name)
@@ -120,10 +120,11 @@ def _resolved(name: str) -> Any:
 
 @contextmanager
 def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None) -> Iterator[None]:
-    """In a worker, register ``groups`` (names and sizes), which cannot communicate.
+    """In a worker, register groups that have these names and sizes, but cannot communicate.
 
-    ``ranks`` is this rank's position in each group, if the key contains it (compiler_config.ask_for_ranks). Raises
-    CompileFailed at the end if any code has read a rank that is not in the key, even if that code continued.
+    ``ranks`` maps a group's name to this rank's position in the group, if the key contains the position
+    (compiler_config.ask_for_ranks). Raises CompileFailed at the end if any code has read a rank that is not in the key,
+    even if that code ignored the error.
     """
     if not groups:
         yield
@@ -151,7 +152,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
     def get_rank(group: object = None) -> int:
         return group.rank() if isinstance(group, PlaceholderGroup) else refuse()
 
-    # Torch's type stub for this constructor requires a store, but the constructor takes none.
+    # Torch's type stub for this constructor requires a store, but the constructor works without one.
     made = {name: PlaceholderGroup(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
     for name, place in (ranks or {}).items():
         made[name].place = place

@@ -1,8 +1,8 @@
 """Refuses graphs that use a function of torch that the program has replaced: ``torch.relu = mine``, for example.
 
 Dynamo inlines a replacement that the user's code calls directly. But a graph also calls torch's Python functions
-(``F.layer_norm``) and tensor methods (``x.relu()``, ``operator.matmul``), and AOTAutograd runs the functions that these
-call in turn. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. A
+(``F.layer_norm``) and tensor methods (``x.relu()``, ``operator.matmul``). These call further functions of torch, which
+AOTAutograd runs. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. A
 package's entry is valid only with the replacements that were in place at its trace.
 
 The ``__name__`` of a public function of torch equals its name in the namespace, apart from underscores and a prefix
@@ -49,8 +49,8 @@ _ALIASES = {
 # mocks count.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
-# Maps a function of the operator module to the special methods that Python may call for it besides NAME, rNAME and
-# iNAME. The reflected form of < is >, for example.
+# Maps the NAME of a function in the operator module to the special methods that Python may call for the function,
+# besides NAME, rNAME and iNAME. The reflected form of < is >, for example.
 _OTHERS = {
     "lt": ("gt",),
     "gt": ("lt",),
@@ -127,7 +127,7 @@ def _spaces() -> tuple[_Space, ...]:
 
 
 def _is_own(name: str, value: Any) -> bool:
-    """Whether a value is torch's own function, or a class or object of torch or the standard library."""
+    """Whether a value is torch's own function, or a class or object that torch or the standard library defines."""
     kind = type(value)
     if isinstance(value, type):
         return value.__module__.partition(".")[0] in _INSTALLED

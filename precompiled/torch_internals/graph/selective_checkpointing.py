@@ -1,4 +1,4 @@
-"""Encodes the function that decides what a selective activation checkpoint keeps, for a worker to rebuild.
+"""Encodes the function that decides what a selective activation checkpoint keeps, so that a worker can rebuild it.
 
 ``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that returns two context managers.
 AOTAutograd runs ``context_fn`` during its trace, to mark the values that the backward recomputes. Known forms, as plain
@@ -8,8 +8,8 @@ data:
     ["policy", name, mutation]             partial(create_selective_checkpoint_contexts, policy)
     ["function", name, false]              any function of a module
 
-``name`` is a result of user_modules.name_of; ``mutation`` is allow_cache_entry_mutation. A function of the program
-itself, or inside another function, cannot be imported, so a graph with such a function is bypassed.
+``name`` is a result of user_modules.name_of; ``mutation`` is allow_cache_entry_mutation. A function in ``__main__`` or
+inside another function cannot be imported, so a graph with such a function is bypassed.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -56,7 +56,7 @@ def decode(encoded: list[Any]) -> Callable[..., Any]:
 
 
 def modules_of(encoded: list[Any]) -> dict[str, str]:
-    """Map the name of everything that a worker needs for this context function (modules, operators) to its digest."""
+    """Map the names of the modules and operators that a worker needs for this context function to their digests."""
     kind, content, _ = encoded
     if kind == "ops":
         return {module: digest for name in content for module, digest in call_targets.modules_of(name).items()}

@@ -10,8 +10,9 @@ with the program (graph/about.py)::
      "inputs": [name, ...],                             the program's names of the inputs: ``self.fc.weight``
      "calls": [[file, line, function, code], ...]}      the user's frames that led to the trace, innermost first
 
-This file reads stack traces by the public ``Node.stack_trace``, in the form of ``traceback.StackSummary.format``.
-If a graph has no stack traces, ``places`` is empty. If torch lacks the private names below, inputs keep Dynamo's names.
+This file reads stack traces from the public ``Node.stack_trace``. Their text has the form of
+``traceback.StackSummary.format``. If a graph has no stack traces, ``places`` is empty. If torch lacks the private names
+below, inputs keep Dynamo's names.
 
 Private names: torch.fx.Node.meta["stack_trace"], torch.fx.Node._dynamo_source, torch._guards.Source.name. Checked on
 2.11.0, 2.13.0, 2.15.0.
@@ -31,7 +32,7 @@ import torch.fx
 from precompiled.core.files import innermost_users, is_users
 from precompiled.core.names import in_words
 
-# A line of generated code can have any length, so lines are cut.
+# A line of generated code can have any length, so longer lines are shortened.
 MAX_CODE_CHARS = 160
 MAX_NAME_CHARS = 500
 MAX_CALLS = 8
@@ -73,7 +74,7 @@ def calls() -> list[Place]:
 
 
 def input_name(node: torch.fx.Node) -> str:
-    """An input's name in the program, or Dynamo's name if its source has none."""
+    """An input's name in the program, or Dynamo's name if the program has none for it."""
     name = getattr(getattr(node, "_dynamo_source", None), "name", None)
     source = name() if callable(name) else name
     return in_words(source) if isinstance(source, str) else str(node.target)

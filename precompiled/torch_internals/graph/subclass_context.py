@@ -2,7 +2,7 @@
 
 The context may consist of lists, tuples, dictionaries and constants. The context may also contain members of enums, and
 dataclass instances that have no attributes besides the fields (torchao's quantization settings, for example). Enums and
-dataclasses must be importable, and are encoded as name and digest of their sources.
+dataclasses must be importable. They are encoded as their names and the digests of their sources.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -23,7 +23,7 @@ from precompiled.torch_internals.user_code import user_modules
 def encode(value: Any, modules: dict[str, str]) -> object:
     """Plain data for ``value``. Adds the modules that a worker must import, with their digests, to ``modules``.
 
-    Raises Bypass if a part of the context has a different form.
+    Raises Bypass if a part of the context has an unsupported form.
     """
     kind = type(value)
     if kind in (list, tuple):

@@ -5,13 +5,13 @@ the size that the client had when it traced, is not part of the key: one artifac
 accept. The guards that AOTAutograd and Inductor add during the compile are stored with the artifact.
 
 Guards name the graph's *size inputs* by their position: ``t0``, ``t1``, ... Every integer input without unbacked
-symbols is a size input. An integer that Dynamo has specialized to one value remains a SymInt, so it is a size input
-too.
+symbols is a size input. An integer that Dynamo has specialized to one value remains a SymInt, so it is also a size
+input.
 
 An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and inputs with such a symbol are not size inputs.
-The compiled code is valid for all values of an unbacked symbol, or asserts conditions at run time
-(runtime_assertions.py). An unbacked symbol is encoded as it was before any assertion, and without a range: the graph
-contains the assertions, from which the worker derives the range.
+Either the compiled code is valid for all values of an unbacked symbol, or it asserts conditions on the value at run
+time (runtime_assertions.py). An unbacked symbol is encoded as it was before any assertion, and without a range. The
+worker derives the range from the assertions, because the graph contains them.
 
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
 create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,
@@ -38,7 +38,8 @@ from precompiled.core.errors import Bypass, CompileFailed
 if TYPE_CHECKING:
     from precompiled.core.program_data import InputsData
 
-# Operators of size expressions. Commutative arguments are sorted, so that equal sizes have equal encodings.
+# Operators of size expressions. The arguments of commutative operators are sorted, so that equal sizes have equal
+# encodings.
 _COMMUTATIVE = {"Add": sympy.Add, "Mul": sympy.Mul}
 _OTHER = {
     "Pow": sympy.Pow,
@@ -109,7 +110,7 @@ class Symbols:
 
 
 def without_assertions(value: torch.SymInt) -> Any:
-    """The expression of a size. If the size is unbacked, this is the expression before any assertion.
+    """The expression of a size. For an unbacked size, it is the expression before assertions replaced symbols.
 
     An assertion that two symbols are equal replaces one by the other. A worker that starts from the replaced expression
     could not repeat the assertion.
@@ -128,12 +129,15 @@ def is_backed(encoded: Any) -> bool:
 
 
 def is_size_input(item: Mapping[str, object]) -> bool:
-    """Whether a described input is a size input, which guards may name."""
+    """Whether the described input is a size input, so that guards may name it."""
     return "size" in item and is_backed(item["size"])
 
 
 def size_values(inputs: InputsData, hints: list[int]) -> list[int]:
-    """The values of the size inputs of an ``inputs`` section, in order; ``hints`` are the values of its symbols."""
+    """The values of the size inputs in an ``inputs`` section, in order.
+
+    ``hints``: the values of the section's symbols.
+    """
     return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
 
 
@@ -230,9 +234,7 @@ class SizeMaker:
 
 
 def _new_unbacked(env: ShapeEnv, is_size: bool, hint: int | None) -> sympy.Symbol:
-    """Create the symbol of an unbacked input, like create_symbol (DimDynamic.UNBACKED), but without a source in a
-    frame.
-    """
+    """Create the symbol of an unbacked input, like create_symbol with DimDynamic.UNBACKED, but without a source."""
     symbol = env.create_unbacked_symint().node.expr
     if is_size:
         env._constrain_range_for_size(symbol)
@@ -253,7 +255,7 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
 
 
 def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
-    """Return the guards that a compile has added on these size inputs. ``values``: the sizes of the compile.
+    """Return the guards that a compile has added for these size inputs. ``values``: the sizes of the compile.
 
     Raises CompileFailed if the inputs cannot express every guard, or if the guards exclude ``values``.
     AOTAutogradCache.generate_guards_expression omits a guard on a symbol that is not an input itself (a symbol that was
@@ -274,10 +276,10 @@ def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
 
 
 def guard_check(guards: str) -> Callable[[list[int]], bool]:
-    """A function that checks whether an artifact with these guards serves some values of the size inputs, in order.
+    """Return a function that takes values of the size inputs, in order, and returns whether these guards accept them.
 
-    ``guards`` is an expression of ShapeEnv.produce_guards_expression, from a verified artifact. The function raises
-    CompileFailed if the expression cannot be evaluated, for example because it names other inputs.
+    ``guards`` is an expression that ShapeEnv.produce_guards_expression returned, from a verified artifact. The returned
+    function raises CompileFailed if the expression cannot be evaluated, for example because it names other inputs.
     """
     if not guards:
         return lambda values: True

@@ -1,9 +1,9 @@
-"""Finds what a graph was traced from: the function, and the files of all code that Dynamo inlined and of all
-operations.
+"""Finds the origin of a graph: the traced function, the files of inlined code, and the files of the operations.
 
 traced_code lists the code objects that Dynamo has inlined for the current frame. node.stack_trace adds the lines of the
-operations (source_lines.py). If traced_code is missing, functions that leave no operation in the graph are covered only
-by their imported modules (precompiled/watch/recorder.py).
+operations (source_lines.py). If traced_code is missing, the files of functions that leave no operation in the graph are
+unknown. Then ``watch`` sees an edit of such a file only because it also records the imported modules
+(precompiled/watch/recorder.py).
 
 Private names: torch._guards.TracingContext.{try_get, traced_code}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -1,1 +1,1 @@
-"""Holds the parts of Inductor that client and worker use in the same way."""
+"""Holds code around Inductor that both client and worker use."""

@@ -1,10 +1,10 @@
-"""Intercepts Inductor's builds of C++ kernels: a worker collects the sources, a client maps an artifact's kernels.
+"""Intercepts Inductor's builds of C++ kernels: a worker collects the sources, and a client loads an artifact's kernels.
 
 Each kernel is a plain extension module, which torch's serialized graph does not contain. When Inductor's generated
-wrapper runs, ``AsyncCompile.cpp_pybinding(argtypes, source)`` builds the module. This file replaces ``cpp_pybinding``
-by a handler. In a worker the handler collects the sources (kernel_units.py). In a client the handler maps the
-artifact's ``.so`` by the hash of the source, so no compiler runs, not even to test vector units or to precompile a
-header.
+wrapper runs, ``AsyncCompile.cpp_pybinding(argtypes, source)`` builds the module. This file passes such calls to a
+handler instead. In a worker the handler collects the sources (kernel_units.py). In a client the handler finds the
+artifact's ``.so`` by the hash of the source, and loads it. So no compiler runs, not even to test vector units or to
+precompile a header.
 
 With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes the whole C++ code to
 ``CppWrapperCodeCache.load_pybinding(...)``. This file handles the resulting extension module like a kernel's module.
@@ -12,9 +12,10 @@ With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python cod
 Triton kernels are part of the pickled result (torch/_inductor/triton_bundler.py). While an artifact is loaded, this
 file prevents two actions of torch that start processes:
 
-- ``AsyncCompile.triton`` starts its pool of processes before it looks for built kernels.
-- Each load computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With an
-  empty Triton cache, computing the hash starts gcc for Triton's driver and ptxas for its version.
+- ``AsyncCompile.triton`` starts its pool of processes before it looks for kernels that are already built.
+- Each load computes the hash of Triton's backend for the remote cache of autotuning, although this cache is off by
+  default. With an empty Triton cache, computing the hash starts gcc to build Triton's driver, and ptxas to read its
+  version.
 
 Kernels read the address of _torchinductor_pyobject_tensor_data_ptr from an environment variable with this name in
 capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
@@ -51,7 +52,8 @@ from precompiled.torch_internals.patches import Patches
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# Per thread. ``handler`` gets the kernels; if it is None, torch builds them. ``alone``: torch may start no processes.
+# Per thread. ``handler`` receives the kernels; if it is None, torch builds them. ``alone``: torch must not start
+# processes.
 _current = threading.local()
 _original: Callable[..., object] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
@@ -72,7 +74,7 @@ class KernelHandler(Protocol):
         """The callable of a C++ wrapper. ``options``: the arguments of Inductor's call (types, source, flags)."""
 
     def all_named(self, compiler: AsyncCompile) -> None:
-        """A wrapper calls this method when it has requested all its kernels, before it waits for them."""
+        """A wrapper calls this method after it has requested all its kernels, and before it waits for them."""
 
 
 def kernel_name(argtypes: list[str], source: str) -> str:
@@ -86,7 +88,7 @@ def wrapper_name(options: Mapping[str, object]) -> str:
 
 
 def module_name(kernel: str) -> str:
-    """The name of a kernel's extension module in a ``.so`` with several kernels: a C identifier with half of the
+    """The name of a kernel's extension module in a ``.so`` with several modules: a C identifier with half of the
     digest.
     """
     return f"kernel_{kernel[:32]}"
@@ -124,7 +126,7 @@ def _has_triton(**options: object) -> bool:
 
 @contextmanager
 def handled(handler: KernelHandler, *, alone: bool = False) -> Iterator[None]:
-    """Pass the kernels that this thread builds within the block to ``handler``.
+    """Within the block, pass the kernels that this thread builds to ``handler``.
 
     ``alone``: prevent torch from starting processes within the block.
     """
@@ -173,7 +175,8 @@ def mapped(files: Mapping[str, tuple[Path, str]]) -> AbstractContextManager[None
     return handled(_Mapped(files), alone=True)
 
 
-# The keys are the kernel's name and the SHA-256 of the .so, because compiler flags can give one source several .so.
+# The keys are the kernel's name and the SHA-256 of the .so, because different compiler flags build different .so files
+# from one source.
 _loaded: dict[tuple[str, str], object] = {}
 
 

@@ -3,10 +3,10 @@
 Torch relies on two facts: plain torch.compile builds the backward at the backward's first call, and in the calling
 thread.
 
-- If only the forward uses CUDA graphs, the backward notifies the CUDA graph manager when the backward runs
-  (torch/_inductor/output_code.py, maybe_handle_backward_generation). Torch gets the manager when it builds the
-  backward, and asserts that the manager exists. But the manager is created by the forward's first call. So this file
-  gets the manager when the backward is called.
+- If only the forward uses CUDA graphs, each run of the backward notifies the CUDA graph manager
+  (torch/_inductor/output_code.py, maybe_handle_backward_generation). Torch looks up the manager when it builds the
+  backward, and asserts that the manager exists. But only the forward's first call creates the manager. So this file
+  looks up the manager when the backward is called.
 - The managers are thread-local. The thread that imports torch._inductor.cudagraph_trees gets a container for managers,
   and autograd's threads take over the container of the thread that calls them. In torch 2.11, a call in any other
   thread raises an AssertionError. So the thread that traces a graph, and will call it, imports the module.
@@ -30,13 +30,16 @@ _patches, _inside = Patches(), 0
 
 
 def called_here() -> None:
-    """Prepare this thread to call a graph with CUDA graphs. Call this before another thread loads the graph."""
+    """Prepare this thread to call compiled code that uses CUDA graphs.
+
+    Call this before another thread loads the code.
+    """
     import torch._inductor.cudagraph_trees  # noqa: F401
 
 
 @contextmanager
 def made_ahead() -> Iterator[None]:
-    """Patch torch for a compile or load that builds forward and backward.
+    """Patch torch for a compile or load that builds forward and backward before their first call.
 
     Any number of threads may share the patch at once. For other compiles, the patch behaves like torch's own function.
     """

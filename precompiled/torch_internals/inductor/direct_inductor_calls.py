@@ -2,11 +2,12 @@
 
 ``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and third-party
 backends call ``compile_fx`` themselves. Their results stay torch's own. This file counts such direct compiles, so that
-users see them. All callers look up ``compile_fx`` at the call, so this file replaces the name as soon as its module is
-imported.
+users see them. All callers look up ``compile_fx`` when they call it. So this file replaces the function as soon as
+torch has imported the function's module.
 
 ``torch.compile(...).aot_compile`` and ``caching_precompile`` do call this project's backend. But they save the
-backend's result as one serialized AOTAutograd result (``serialize``). So torch itself compiles these graphs, too.
+backend's result as one serialized AOTAutograd result (``serialize``). So this project leaves the compile of these
+graphs to torch.
 
 Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.virtualized.V.aot_compilation,
 torch._functorch.config.bundled_autograd_cache, torch._dynamo.config.caching_precompile.
@@ -47,7 +48,10 @@ _inside = _Inside()
 
 
 def install(count: Callable[[Any, bool], Callable[[], None]]) -> None:
-    """Call ``count(module, is_ahead_of_time)`` before each direct compile, and its result afterwards. Idempotent."""
+    """Call ``count(module, is_ahead_of_time)`` before each direct compile, and the returned function after it.
+
+    Idempotent.
+    """
     global _count  # noqa: PLW0603
     _count = count
     if _MODULE in sys.modules:
@@ -68,7 +72,7 @@ def remove() -> None:
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """Within this context, count no compiles, because their graph already has a report."""
+    """Within this context, count no compiles, because the graph that they compile already has a report."""
     before, _inside.compiling = _inside.compiling, True
     try:
         yield
@@ -111,7 +115,10 @@ def _counted(original: Callable[..., object]) -> Callable[..., Any]:
 
 
 class _Finder:
-    """Calls back when the module is imported. Finds no module itself, like bootstrap.py's finder for torch."""
+    """Calls ``_replace`` when the module ``compile_fx`` is imported.
+
+    Finds no module itself, like bootstrap.py's finder for torch.
+    """
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         if name != _MODULE:

@@ -1,13 +1,14 @@
-"""Supports Inductor's setting ``freezing``: a worker compiles with the weights as constants, a client restores them.
+"""Supports Inductor's setting ``freezing``: a worker compiles weights as constants, and a client recreates these.
 
 With freezing, Inductor treats the weights as constants, folds values that are computed only from them, and returns a
-function that drops the weights from its arguments. Torch cannot serialize such a result. So AOTAutograd's bundle gets
-``Frozen``, a kind of OutputCode, with the code, the remaining arguments, and a description of each constant.
+function that drops the weights from its arguments. Torch cannot serialize such a result. So this file puts a
+``Frozen``, a kind of OutputCode, into AOTAutograd's bundle. ``Frozen`` contains the code, the positions of the
+remaining arguments, and a description of each constant.
 
 Each constant is the same as in plain torch.compile (docs/decisions/0025). If a constant is a weight or a view of one,
 the loading process uses its own weight, so an in-place change of the weight has the same effect as in plain
 torch.compile. Folded values are stored in the artifact. A constant in oneDNN's own format is not stored: the loading
-process packs it again from its inputs.
+process repeats the operator call that created the constant.
 
 Private names: torch._inductor.compile_fx.fw_compiler_freezing, torch._inductor.freezing.freeze,
 torch._inductor.constant_folding.ConstantFolder.{add_node_replacement, fetch_args_kwargs_from_env},
@@ -93,8 +94,8 @@ Constant = View | Folded | Packed
 class Frozen(OutputCode):
     """The compiled code of a graph with freezing. Stores contain pickles of this class, so its names must not change.
 
-    ``kept``: the code takes the arguments of AOTAutograd that have these positions. ``order``: for each of
-    AOTAutograd's arguments, its position among the graph's inputs, or None if the code does not read it.
+    ``kept``: the positions of those arguments of AOTAutograd that the code takes. ``order``: for each of AOTAutograd's
+    arguments, its position among the graph's inputs, or None if the code does not read it.
     """
 
     _boxed_call = True
@@ -135,7 +136,7 @@ class Frozen(OutputCode):
         return [None if position is None else args[position] for position in self.order]
 
     def settle(self, inputs: int) -> None:
-        """In the worker, compute ``order``. ``inputs`` counts the graph's inputs before the weights."""
+        """In the worker, compute ``order``. ``inputs``: how many of the graph's inputs precede the weights."""
         self.order = [*(None if number is None else inputs + number for number in self.weights), *range(inputs)]
         if any(self.order[position] is None for position in self.kept):
             raise CompileFailed("an argument of the frozen code is not an input", code="not-serializable")
@@ -189,7 +190,7 @@ class _Freezing:
 
 @contextmanager
 def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Within this context, results of compiles with freezing can be serialized. ``weights``: those of the program."""
+    """Within this context, results of compiles with freezing can be serialized. ``weights``: the program's weights."""
     found = _Freezing(weights)
     compiler, freeze = compile_fx.fw_compiler_freezing, torchs.freeze
     of_graph: list[tuple[torch.fx.GraphModule, list[int]]] = []

@@ -21,7 +21,10 @@ from torch._inductor.compile_fx import compile_fx_inner
 
 
 def on_copies(call: Callable[..., object], overwritten: Sequence[int]) -> Callable[..., object]:
-    """Wrap ``call``, a backward that overwrites these arguments. If the graph is retained, pass copies instead."""
+    """Wrap ``call``, a backward that overwrites the arguments at these positions.
+
+    If the graph is retained, pass copies.
+    """
 
     def backward(args: list[Any]) -> object:
         if torch._C._autograd._get_current_graph_task_keep_graph():
@@ -49,6 +52,6 @@ def inner_compile(*args: object, **kwargs: object) -> Any:
         if donated and getattr(compiled, "current_callable", None) is not None:
             compiled.current_callable = on_copies(compiled.current_callable, tuple(donated))
             # Clear the list in place: with tensor subclasses, a second metadata object has the same list, and each call
-            # reads the list from that object.
+            # reads the list from this second object.
             donated.clear()
     return compiled

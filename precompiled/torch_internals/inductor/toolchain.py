@@ -1,10 +1,10 @@
 """Tests whether this host can build the code that Inductor generates.
 
-If a compile fails because the host has no compiler, its graph may be valid. So no process may store the failure, and
-the failure must not stop a program that already runs the graph.
+If a compile fails because the host has no compiler, the graph may still be valid. So no process may store the failure,
+and the failure must not stop a program that already runs the graph eagerly.
 
-No graph is refused before its compile, because graphs without kernels of their own (a matrix product) need no
-compiler. ``missing_compiler`` only lets a program warn before it runs eager.
+No graph is refused before its compile, because graphs without kernels of their own (a matrix product) need no compiler.
+The result of ``missing_compiler`` is only for a warning before the program runs eagerly.
 
 Private names: torch._inductor.cpp_builder.{get_cpp_compiler, cpp_compiler_search}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -29,9 +29,9 @@ _PROBE_S = 60.0  # enough for a loaded host
 
 
 def problem(error: BaseException, device: str) -> str:
-    """Return why this host cannot build kernels for ``device``; "" if it can, and the graph caused ``error``.
+    """Return why this host cannot build kernels for ``device``, or "" if it can: then the graph caused ``error``.
 
-    Call this only after a compile has failed: for the CPU it builds a small extension module.
+    Call this only after a compile has failed, because for the CPU it builds a small extension module.
     """
     found = _tritons(error)
     return found or (_of_cpp() if device == "cpu" else "")
@@ -49,7 +49,7 @@ def _tritons(error: BaseException | None) -> str:
 
 
 def missing_compiler() -> str:
-    """Return why torch finds no C++ compiler; "" if it finds one. Starts no process if the usual compiler exists."""
+    """Return why torch finds no C++ compiler, or "" if it finds one. Starts no process if the usual compiler exists."""
     return "" if shutil.which(os.environ.get("CXX") or "g++") else _cpp_compiler()[1]
 
 

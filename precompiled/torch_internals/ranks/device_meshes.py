@@ -1,11 +1,11 @@
 """Describes the device meshes of a graph's DTensors as plain data in a client, and creates substitutes in a worker.
 
-A graph has meshes among its inputs, by themselves or within DTensors. After the trace, collectives name the mesh's
-groups, and sizes and offsets of shards depend on this rank's coordinates in the mesh. So the key contains a mesh's
-shape, the names of its dimensions, its groups by number (group_names.py), and this rank's coordinates. The key does not
-contain the ranks themselves. In a worker, ranks are labels: numbers in the order of the graph's meshes. The worker
-refuses compiled code that names a rank. An artifact contains no meshes: a running graph gets the client's own meshes as
-inputs (docs/decisions/0040).
+The inputs of a graph can be meshes, or DTensors that contain meshes. After the trace, collectives name the groups of a
+mesh, and this rank's coordinates in the mesh determine sizes and offsets of shards. So the key contains a mesh's shape,
+the names of its dimensions, its groups by number (group_names.py), and this rank's coordinates. The key does not
+contain the ranks themselves. In a worker, the ranks of a mesh are only labels, numbered in the order in which the
+graph's meshes name them. The worker refuses compiled code that names a rank. An artifact contains no meshes: a running
+graph gets the client's own meshes as inputs (docs/decisions/0040).
 
 A worker has no rank, so its meshes return the coordinates that are in the key. Meshes of different compiles must not be
 equal, because torch caches sharding decisions by mesh, and equality ignores the rank's coordinates.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from precompiled.core.program_data import InputsData
 
-# Operators that take ranks, not only groups.
+# Operators that take ranks as arguments, besides groups.
 _TAKE_RANKS = ("broadcast", "isend", "irecv", "batch_p2p_ops")
 
 # The private attributes of a mesh that this file uses.
@@ -115,7 +115,7 @@ def _refuse(mesh: DeviceMesh) -> None:
 
 
 def create_meshes(inputs: InputsData, asked: rank_dependence.RankReads) -> list[DeviceMesh]:
-    """In a worker, create the meshes that ``inputs`` describes, over the worker's substitutes for their groups.
+    """In a worker, create the meshes that ``inputs`` describes, from the worker's substitutes for the meshes' groups.
 
     ``asked`` records reads of this rank's coordinates in the meshes.
     """
@@ -146,7 +146,7 @@ def as_input(mesh: DeviceMesh, mode: FakeTensorMode) -> object:
 
 
 def refuse_ranks(meshes: Sequence[object], code: str) -> None:
-    """Raises CompileFailed if compiled code of a graph with meshes names ranks, which are only labels in a worker."""
+    """Raises CompileFailed if a graph has meshes and its code names ranks, because a worker's ranks are only labels."""
     for name in _TAKE_RANKS if meshes else ():
         if f"_c10d_functional.{name}" in code:
             raise CompileFailed(f"the compiled code of DTensors calls {name} with ranks", code="rank-dependent")

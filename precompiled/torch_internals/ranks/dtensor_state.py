@@ -2,7 +2,7 @@
 
 loss_parallel() and implicit_replication() change how DTensor handles an operator, so the key contains them, and the
 worker applies them. A worker lacks the program's own rules (register_sharding, other handlers), so such rules are
-refused. ExplicitRedistributionContext and compile_on_one_rank are refused, too.
+refused. ExplicitRedistributionContext and compile_on_one_rank are also refused.
 
 Private names: torch.distributed.tensor.DTensor._op_dispatcher.{_custom_op_handlers, _allow_implicit_replication,
 sharding_propagator.{op_to_rules, op_strategy_funcs, op_single_dim_strategy_funcs}},
@@ -89,7 +89,7 @@ def _cannot(why: str) -> Bypass:
 
 @contextmanager
 def applied(state: Mapping[str, Any] | None) -> Iterator[None]:
-    """In a worker, apply the state of ``read`` for one compile. None for a graph without DTensors."""
+    """In a worker, apply the state that ``read`` returned, for one compile. None for a graph without DTensors."""
     if state is None:
         yield
         return

@@ -69,7 +69,10 @@ def _unknown(value: object) -> Bypass:
 
 
 def encode_context(value: Any, position: int) -> dict[str, object]:
-    """The context of a DTensor, without its sizes: the encoded tensor has these. Raises Bypass for an unknown form."""
+    """The context of a DTensor, without the sizes, because the encoded tensor contains them.
+
+    Raises Bypass for an unknown form.
+    """
     attributes, context = value.__tensor_flatten__()
     if attributes != ["_local_tensor", "device_mesh"] or len(context) != 4:
         raise Bypass(f"input {position} is a DTensor of an unknown form", code="unsupported-input")

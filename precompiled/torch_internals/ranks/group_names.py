@@ -1,8 +1,8 @@
 """Numbers the process groups of a program's collectives, in the order of their first use.
 
-Torch names groups by the number of earlier groups (``"0"``, ``"1"``) or by a digest of their ranks. With torch's names,
-ranks that do the same work in different groups would have different graphs. So artifacts contain numbers, and a client
-replaces them by the names of its groups when it loads an artifact (docs/decisions/0039).
+Torch names a group by the number of groups created before it (``"0"``, ``"1"``), or by a digest of its ranks. With
+torch's names, ranks that do the same work in different groups would have different graphs. So artifacts contain
+numbers, and a client replaces them by the names of its groups when it loads an artifact (docs/decisions/0039).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -23,7 +23,7 @@ def numbered_name(number: int) -> str:
 
 
 def moved_text(text: str, names: Sequence[str]) -> str:
-    """Replace the numbers of groups in Python code by these names.
+    """In Python code, replace the numbers of groups by these names.
 
     Raises Bypass if the code contains a group in an unknown form.
     """
@@ -42,7 +42,7 @@ def moved_text(text: str, names: Sequence[str]) -> str:
 
 
 def for_a_client(plain: object, names: Sequence[str]) -> object:
-    """Replace the numbers of groups in the plain data of a program by these names."""
+    """In a program's plain data, replace the numbers of groups by these names."""
     return _renamed(plain, {numbered_name(number): name for number, name in enumerate(names)}) if names else plain
 
 

@@ -7,10 +7,10 @@ compiles to the same code on each rank.
 In a worker, the substitute for a mesh stores the rank's coordinates in an object that records reads. A compile in a
 worker can learn the rank in no other way. So if no read is recorded, the result is valid for all coordinates. Torch's
 computation of a shard's size reads the coordinates, but often returns the same size for all coordinates. So this file
-calls the computation for all coordinates. If the sizes differ, the call counts as a read. If only the offsets differ, a
-later read of the offset counts.
+repeats the computation for all coordinates. If the sizes differ, the call counts as a read. If only the offsets differ,
+a later read of the offset counts as a read of the coordinates.
 
-The coordinates must not be a tuple, because C++ code would read a tuple without being recorded.
+The coordinates must not be a tuple, because C++ code reads a tuple directly, and such a read is not recorded.
 
 Private names: torch.distributed.device_mesh.DeviceMesh.{_coordinate_on_dim, _get_mesh_dim_by_name, _rank},
 torch.distributed.tensor._utils._compute_local_shape_and_global_offset. Checked on 2.13.0, 2.15.0.
@@ -75,7 +75,10 @@ class MeshPlace:
 
 
 class _Offsets:
-    """The start of a rank's shard. The start differs between ranks, so reading it counts as reading coordinates."""
+    """The start of a rank's shard.
+
+    Starts differ between ranks, so a read of a start counts as a read of the coordinates.
+    """
 
     def __init__(self, offsets: Sequence[object], asked: RankReads) -> None:
         self._offsets, self._asked = offsets, asked

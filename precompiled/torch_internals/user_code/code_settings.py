@@ -1,16 +1,15 @@
 """Encodes settings of Inductor and functorch that are code (passes, solvers, policies), and decodes them in a worker.
 
 - A function or class is named by its module and the digest of the module's sources (user_modules.py), and the worker
-  imports it. For code that cannot be imported, the source is sent instead (program_units.py), and the worker runs the
-  source again for each compile.
-- A module is named with the digest of its sources.
-- An object is encoded as its class and its attributes, and a ``functools.partial`` as its function and arguments, if
-  these are plain values or code themselves.
+  imports it. For code that cannot be imported, the source is sent instead (program_units.py), and the worker runs this
+  source at each compile.
+- A module is encoded as its name and the digest of its sources.
+- An object is encoded as its class and its attributes, and a ``functools.partial`` as its function and arguments. The
+  attributes and arguments must be plain values or such code.
 
 Because the digest is in the key, a pass needs no ``uuid()``. If a pass has a ``uuid()``, the worker's pass must return
-the same value.
-Inductor's caches, which are on in a worker, accept only passes with a ``uuid()``, so a function gets one
-(``with_uuid``).
+the same value. Inductor's caches are on in a worker, and accept only passes with a ``uuid()``. So ``with_uuid`` adds
+one to a function.
 
 Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), CustomGraphPass, CustomSchedulerPass
 (2.13, 2.15)}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -42,7 +41,7 @@ _SCHEDULER_PASSES = ("_pre_fusion_custom_pass", "_post_fusion_custom_pass")
 # save_config_portable omits these settings, although they affect the compile.
 NAMES = (*_GRAPH_PASSES, *_SCHEDULER_PASSES, "cudagraph_policy")
 
-# The base classes that Inductor's caches require, by setting.
+# Maps a setting to the base class that Inductor's caches require.
 _BASES = {
     **dict.fromkeys(_GRAPH_PASSES, GraphPass),
     **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
@@ -72,7 +71,7 @@ def encode(value: object, plain: Callable[[Any], Any]) -> dict[str, object] | No
 
 
 def _name(thing: Any) -> list[Any]:
-    """``user_modules.name_of``, or ["", name, unit] for a function or class that cannot be imported."""
+    """The result of ``user_modules.name_of``, or ["", name, unit] for a function or class that cannot be imported."""
     if not program_source.is_nowhere(thing):
         return user_modules.name_of(thing, code=_CODE)
     subject = f"the setting {thing.__qualname__}"
@@ -91,7 +90,7 @@ def is_encoded(plain: Mapping[str, object]) -> bool:
 
 
 def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
-    """The inverse of ``encode``. Raises ValueError if sources or the ``uuid()`` differ. Also raises an import's
+    """The inverse of ``encode``. Raises ValueError if sources or the ``uuid()`` have changed. Also raises an import's
     exception.
     """
     ((kind, content),) = encoded.items()
@@ -124,7 +123,7 @@ def with_uuid(name: str, value: object, encoded: object) -> object:
 
 
 def modules(encoded: object) -> Iterator[tuple[str, str]]:
-    """Names and digests of everything that a worker needs for an encoded setting (modules, operators)."""
+    """Yield the modules and operators that a worker needs for an encoded setting, as pairs of name and digest."""
     if isinstance(encoded, list):
         for item in encoded:
             yield from modules(item)

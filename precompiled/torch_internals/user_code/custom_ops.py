@@ -1,8 +1,8 @@
 """Finds the modules and libraries that define a custom operator, for a worker to load, and computes their digest.
 
 A worker imports the modules and loads the libraries that define an operator. Compiled code depends on the operator's
-fake kernel and backward, which can change under an unchanged graph (pytorch#144344, #160472). Therefore the digest of
-the sources and libraries is in the key. The digest is also in the worker's wire.Interpreter, so a worker that has
+fake kernel and backward, which can change although the graph does not (pytorch#144344, #160472). Therefore the digest
+of the sources and libraries is in the key. The digest is also in the worker's wire.Interpreter, so a worker that has
 loaded an older version never gets the graph.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
@@ -68,8 +68,8 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     """Return what a worker needs to define an operator, as a list of texts.
 
     - ``["a,b", digest]``: the modules and libraries that define the operator, and their digest.
-    - ``["a,b", digest, JSON]``: the program itself defines the operator. ``define`` takes the JSON; the definition
-      imports the modules.
+    - ``["a,b", digest, JSON]``: the program itself defines the operator. ``define`` takes the JSON. The source in the
+      JSON imports the modules.
     - ``["", "", JSON]``: the schema describes the operator completely.
 
     Raises Bypass if the definition is unknown.
@@ -85,7 +85,7 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     if not modules and own is None and (unit := schema_ops.describe(op)) is not None:
         return ["", "", unit]
     modules = sorted({*modules, *_by_registrations(op)})
-    # The operator is torch's, such as torch_nn::_linear_cross_entropy_batch_chunked.
+    # Torch itself defines the operator (torch_nn::_linear_cross_entropy_batch_chunked, for example).
     if not modules and own is not None:
         modules = [own._init_fn.__module__]
     if not modules:
@@ -100,7 +100,7 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
 
 
 def _by_fake(op: torch._ops.OpOverload) -> set[str]:
-    """The module that registered the fake kernel. The kernel itself may be a function of another module, or in C."""
+    """The module that registered the fake kernel. The kernel itself may come from another module, or from C."""
     kernel = simple_registry.singleton.find(_qualified(op)).fake_impl.kernel
     # Torch itself registers the fake kernel of a ``torch.library.custom_op``.
     if kernel is None or _definition(op) is not None:
@@ -110,9 +110,10 @@ def _by_fake(op: torch._ops.OpOverload) -> set[str]:
 
 
 def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
-    """The libraries that register an operator, and the modules that register kernels for an operator of a library.
+    """The libraries that register an operator.
 
-    Raises Bypass if the source of a registration is unknown.
+    If there are any, also returns the modules that register kernels for the operator. Raises Bypass if the source of a
+    registration is unknown.
     """
     places = dispatcher_registrations.of(_qualified(op))
     in_python = [place for place in places if place.file.endswith(".py") or place.file.startswith("<")]
@@ -132,7 +133,7 @@ def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
 
 
 def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.DispatcherEntry) -> bool:
-    """Whether ``_functions`` already contains the function behind a registration in Python."""
+    """Whether ``_functions`` already yields the function that Python code registered at this place."""
     if _definition(op) is not None and is_really_torchs(place.file):
         return True
     if place.key.startswith("Autograd"):
@@ -189,10 +190,10 @@ def load(modules: Mapping[str, str]) -> None:
 
 
 def compare(modules: Mapping[str, str]) -> None:
-    """In the user's process, check that its modules and operators have these digests.
+    """In the user's process, check that modules and operators have these digests.
 
-    ``modules`` maps modules (a,b) and operators that were encoded as JSON (lib::name) to digests. Raises ValueError if
-    one differs. Also raises any exception of an import.
+    ``modules`` maps names to digests: the names of modules (``a,b``), and of operators that were encoded as JSON
+    (``lib::name``). Raises ValueError if one differs. Also raises any exception of an import.
     """
     load(modules)
     for name, digest in modules.items():
@@ -225,7 +226,7 @@ def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., object]]:
     yield from dispatcher_registrations.backwards(op)
     yield from op.py_kernels.values()
     for module, table in (("lowering", "lowerings"), ("decomposition", "decompositions")):
-        # Inductor's table is empty until its module is imported.
+        # Until Inductor's module is imported, the table counts as empty.
         rule = getattr(sys.modules.get(f"torch._inductor.{module}"), table, {}).get(op)
         if rule is not None:
             yield rule

@@ -1,13 +1,13 @@
 """Finds kernels that the program registers for torch's operators: ``Library("aten", "IMPL").impl("silu", f, ...)``.
 
-AOTAutograd traces through these kernels, except kernels for a device, which compiled code only calls. A worker has
-torch's own kernels.
+AOTAutograd traces through these kernels. Only kernels for a device are not traced, because compiled code calls them. A
+worker has torch's own kernels.
 
 Torch has no list of these kernels with their functions. But each Library object has the names that it has registered,
 and the dispatcher knows the file that created each Library. So one query per Library shows whether the Library is
 torch's. There is one exception: ``torch.library.impl``, ``register_fake`` and similar functions create a Library
-themselves, so its file is torch/library.py. Torch calls none of these functions for its own operators, so such a
-Library counts as the program's.
+themselves, so the file of such a Library is torch/library.py. Torch calls none of these functions for its own
+operators, so this Library counts as the program's.
 
 The names that a Library has registered (namespace/operator/key) are available only through its finalizer
 (torch/library.py: Library.__init__).
@@ -61,8 +61,8 @@ def _libraries() -> Iterator[set[str]]:
 
 
 def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
-    # A destroyed Library's names are included, because torch forgets them even if another Library has registered the
-    # same names.
+    # A destroyed Library's names are included, because torch removes them from its list even if another Library has
+    # registered the same names.
     operators = (
         f"{namespace}::{operator}"
         for namespace, operator, key in (name.split("/") for name in names)

@@ -59,9 +59,7 @@ def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., object]]:
 
 
 def _held(function: object, depth: int = 0) -> Iterator[autograd.Info]:
-    """The Infos in a function's closure, and in the closures of functions that this function wraps (for lists of
-    tensors).
-    """
+    """The Infos in a function's closure, and in the closures of the functions that it wraps."""
     for cell in getattr(function, "__closure__", None) or ():
         content = cell.cell_contents
         if isinstance(content, autograd.Info):

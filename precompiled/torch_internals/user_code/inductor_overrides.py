@@ -4,8 +4,8 @@ Programs add entries by ``torch._inductor.decomposition.register_decomposition``
 ``register_pointwise``, ``make_fallback`` and ``kernel.custom_op.register_custom_op_autotuning``. A worker has torch's
 own tables.
 
-A function counts as torch's own if its file is torch's, and the files of all functions that it wraps or holds are too.
-Two changes show only in a comparison with the first check of a table: a removed entry, and a lowering that became a
+A function counts as torch's own if torch's files define it, and also define all functions that it wraps or holds. Only
+a comparison with the first check of a table reveals two further changes: a removed entry, and a lowering that became a
 call of eager code (``make_fallback``). Such changes before the first check are not detected (docs/reference/limits.md).
 Torch adds entries to its tables but removes none.
 
@@ -39,9 +39,9 @@ _Table = dict[Any, Callable[..., Any]]
 
 
 class _Look:
-    """One table at the last check.
+    """The state of one table at the last check.
 
-    ``first`` maps the operators of the first check to whether their lowering called eager code.
+    ``first``: the operators that the table had at the first check, each with whether its lowering called eager code.
     """
 
     def __init__(self, first: dict[Any, bool]) -> None:
@@ -54,10 +54,10 @@ _looks: dict[str, _Look] = {}
 
 
 def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
-    """Map each operator (aten::silu) whose entry the program has changed to a text that describes the change."""
+    """Return the operators (aten::silu) whose entries the program has changed, each with a text about the change."""
     overrides: dict[str, str] = {}
     for module, name in _TABLES:
-        # Inductor's table is empty until its module is imported.
+        # Until Inductor's module is imported, the table counts as empty.
         table: _Table | None = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
         if table is not None:
             overrides.update(_of(f"torch._inductor.{module}.{name}", table, namespaces))
@@ -140,8 +140,9 @@ def _held(function: FunctionType) -> Iterator[object]:
 
 
 def _is_of_a_program(rule: object) -> bool:
-    """Whether ``rule`` is callable, and its class (or ``rule`` itself, if it is a class) is in none of the modules of
-    torch and sympy, builtins and functools.
+    """Whether ``rule`` is callable, and comes from none of torch, sympy, builtins and functools.
+
+    The module of the rule's class decides, or the rule's own module if the rule is a class.
     """
     kind = rule if isinstance(rule, type) else type(rule)
     module = kind.__module__

@@ -8,8 +8,8 @@
      "signature": [...], "constants": [...], "attributes": [...],  the arguments of ASTSource
      "options": [...]}                                             those that differ from the GPU's defaults
 
-Triton's cache key of a function contains the number of its first line, so a worker restores the numbers. If the key
-differs nevertheless, the worker refuses the recipe, because the program would not find the kernel.
+Triton's cache key of a function contains the line number at which the function starts. So a worker restores the line
+numbers. If the key differs nevertheless, the worker refuses the recipe, because the program would not find the kernel.
 
 Private names: triton.runtime.jit.JITFunction.{cache_key, fn, hash, starting_line_number},
 triton.compiler.compiler.ASTSource.{attrs, constants, fn, signature}, triton.compiler.compiler.{compile, make_backend},
@@ -59,7 +59,7 @@ def _describe_function(function: Any) -> Recipe:
 
 
 def modules_of(recipe: Recipe) -> dict[str, str]:
-    """Map the name of everything that a worker needs for the kernel to its digest."""
+    """Return everything that a worker needs for the kernel, as names mapped to digests."""
     kernel = recipe["kernel"]
     return program_kernels.modules_of(kernel) if isinstance(kernel, str) else {kernel[0]: kernel[2]}
 
@@ -102,7 +102,10 @@ def _kernels(unit: str) -> list[str]:
 
 
 def _encode(value: Any) -> object:
-    """``value`` as JSON. Lists and tuples differ, because Triton's cache key contains the text of the values."""
+    """``value`` as JSON.
+
+    Lists and tuples are encoded differently, because Triton's cache key contains the text of the values.
+    """
     if value is None or type(value) in (bool, int, str) or (type(value) is float and value - value == 0):
         return value
     if type(value) in (list, tuple):

@@ -63,7 +63,10 @@ def create_classes(units: Iterable[Unit]) -> dict[str, type]:
 
 
 def find(modules: Mapping[str, str]) -> dict[str, type]:
-    """In the user's process, find the classes of ``Described.name``. Raises ValueError if a class has changed."""
+    """In the user's process, find the classes that ``Described.name`` named.
+
+    Raises ValueError if a class has changed.
+    """
     wanted = {name.removeprefix(PREFIX): digest for name, digest in modules.items() if name.startswith(PREFIX)}
     return {digest: _found(name, digest) for name, digest in wanted.items()}
 

@@ -1,8 +1,8 @@
 """Sends the source of user Triton kernels that a worker cannot import (in ``__main__`` or in a function).
 
 Triton compiles the text of a kernel's function. Inductor copies this text into its own code, with everything that the
-function reads: other kernels, and numbers, strings and constants by their global names. This file writes all of this
-out as a unit (program_units.py) with more fields::
+function reads: other kernels, and globals that are numbers, strings or constants. This file writes out the same as a
+unit (program_units.py) with more fields::
 
     {"kernel": "added", "source": "@_precompiled_triton.jit()\\ndef added(x, ...): ...", ...,
      "given": {"scaled": Triton's cache key}}
@@ -57,7 +57,7 @@ def create_kernel(unit_text: str) -> Any:
     unit = json.loads(unit_text)
     import triton
 
-    # Triton reads a kernel's text by the name of its file, as inspect does.
+    # Like inspect, Triton finds a kernel's text by the name of the kernel's file.
     file, text = f"<the program's kernel {_digest(unit_text)}>", unit["source"]
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     space = program_units.run(unit, unit["kernel"], file, triton=triton)
@@ -68,7 +68,7 @@ def create_kernel(unit_text: str) -> Any:
 
 
 def modules_of(unit_text: str) -> dict[str, str]:
-    """Map the name of everything that a worker needs for the kernel (modules, the kernel itself) to its digest."""
+    """Return what a worker needs for the kernel (modules, the kernel itself), as names mapped to digests."""
     unit = json.loads(unit_text)
     return {**program_units.worker_needs(unit), f"{PREFIX}{unit['kernel']}": _digest(unit_text)}
 

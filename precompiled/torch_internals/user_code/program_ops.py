@@ -2,14 +2,14 @@
 
 A compile needs an operator's schema and the functions that run during a trace: the fake kernel, the backward with its
 setup, and the rule for vmap. Compiled code calls the operator's kernels by name, in the user's process, so the kernels
-that a worker defines only raise. The functions and everything that they read (program_source.py) are sent, and are in
-the key, as a *unit*::
+that a worker defines only raise an error. The functions and everything that they read (program_source.py) are sent, and
+are in the key, as a *unit*::
 
     {"op": "lib::name", "schema": "(Tensor x) -> Tensor", "mutates": [], "devices": [null], "registered": ["Meta", ...],
      "roles": {"fake": "_precompiled_fake"}, "source": "def _precompiled_fake(x): ...", "flags": 0, "imports": ["math"]}
 
-If anything else of the operator affects a compile (registrations of a library, effects, tags, autocast rules, lowerings
-in Inductor), ``describe`` raises Bypass, and the graph is compiled in process.
+If anything else about the operator affects a compile (registrations of a library, effects, tags, autocast rules,
+lowerings in Inductor), ``describe`` raises Bypass, and the graph is compiled in process.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _schema, _abstract_fn,
 _setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
@@ -50,10 +50,10 @@ def refuse(name: str, why: str) -> NoReturn:
 
 
 def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
-    """JSON of the units that define an operator and the program's operators that it calls, and the modules that these
-    import.
+    """Return the JSON of units, and the modules that the units import.
 
-    Raises Bypass if a worker could not rebuild the same operators.
+    The units describe the operator, and the program's operators that it calls. Raises Bypass if a worker could not
+    rebuild the same operators.
     """
     found: dict[str, dict[str, object]] = {}
     modules: set[str] = set()
@@ -187,7 +187,7 @@ def _registrations(name: str) -> list[str]:
 
 
 def _of_inductors(module: str, table: str) -> Any:
-    """A table of Inductor. The table is empty until its module is imported."""
+    """A table of Inductor. Until Inductor's module is imported, the table counts as empty."""
     return getattr(sys.modules.get(f"torch._inductor.{module}"), table, ())
 
 

@@ -7,10 +7,10 @@ reads is written out with its current value, which must be one of these:
 - a function of the program that has no attributes and is known under only one name. The function may have a closure
   only if the subject (the function or class to send) is rebuilt for each compile. The closure's contents are written
   out like globals
-- if the subject is rebuilt for each compile, also a class of the program without a metaclass. The class may contain
-  methods, static methods, class methods, properties, slots, immutable values and functions of torch
+- if the subject is rebuilt for each compile, also a class that the program defines and that has no metaclass. The class
+  may contain methods, static methods, class methods, properties, slots, immutable values and functions of torch
 - a builtin that does not depend on the process
-- torch, a stateless module of the standard library, and functions and classes of these two
+- torch or a stateless module of the standard library, and the functions and classes of such a module
 - a module that can be imported, or its functions and classes. ``Source.modules`` lists the module, and the caller
   computes its digest
 - an operator of the program or of torch
@@ -72,7 +72,7 @@ _NOT_OF_A_CLASS = frozenset(
     __firstlineno__ __module__ __qualname__ __slotnames__ __static_attributes__ __weakref__ _abc_impl
     """.split()
 )
-# The wrappers of functions in a class's body, and the attribute that contains the function.
+# The wrappers of functions in a class's body, each with the attribute that contains the function.
 _HOLD_A_FUNCTION: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 
 
@@ -93,8 +93,8 @@ class Source:
 
     ``subject`` names what the source is for. ``subject`` and ``code`` appear in the error if the source is refused.
     ``module`` is the module of a subject that is defined inside a function. ``anew`` means that the subject is rebuilt
-    for each compile. Only such a subject may use functions with closures, or classes of the program: a compile that
-    changes their state does not affect the next compile.
+    for each compile. Only such a subject may use functions with closures, or classes of the program: if a compile
+    changes their state, the next compile is not affected.
     """
 
     def __init__(self, subject: str, code: str, module: str = "", *, anew: bool = False) -> None:
@@ -110,7 +110,10 @@ class Source:
         self._globals = vars(sys.modules[PROGRAMS[0] if not module or module in PROGRAMS else module])
 
     def text(self) -> str:
-        """The source text. Classes come last, since their bodies run at once, and base classes before derived ones."""
+        """The source text.
+
+        Classes come last, since Python runs their bodies at once. Base classes precede derived ones.
+        """
         order = sorted(self._texts, key=lambda name: (len(getattr(self._classes.get(name), "__mro__", ())), name))
         return "\n".join(self._texts[name] for name in order)
 
@@ -343,7 +346,10 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_own(value: object) -> bool:
-    """Whether a callable's code is of torch, the standard library or C. False for a replacement of their functions."""
+    """Whether a callable is defined in torch, in the standard library or in C.
+
+    False for a function that replaces such a callable.
+    """
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
         return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)

@@ -46,7 +46,7 @@ def collect_unit(subject: str, code: str, source: Source, read: Callable[[Source
 
 
 def worker_needs(unit: Unit) -> dict[str, str]:
-    """Map the name of everything that a worker needs for a unit (modules, operators of the program) to its digest."""
+    """Return what a worker needs for a unit (modules, operators of the program), as names mapped to digests."""
     found = dict(unit["modules"])
     for operator in _operators(unit):
         found[operator["op"]] = source_units.digest(operator)

@@ -3,8 +3,8 @@
 Torch itself creates the fake kernel of such an operator, and the fake kernel does nothing
 (can_generate_trivial_fake_impl in torch/_library/utils.py). If the operator has only device kernels and no rules in
 Python, its schema is all that a compile needs. Compiled code calls the kernels by name, in the user's process. So a
-worker loads neither the operator's module nor its library: it defines an operator with this schema whose kernels raise.
-The data that is sent, and is in the key, is a *unit*::
+worker loads neither the operator's module nor its library: it defines an operator with this schema, and with kernels
+that only raise an error. The data that is sent, and is in the key, is a *unit*::
 
     {"op": "lib::name", "schema": "name(Tensor! out, Tensor x) -> ()", "tags": [], "aliases": "FROM_SCHEMA",
      "registered": ["CPU"]}
@@ -32,7 +32,7 @@ _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
 # Torch prints ``Tensor!`` in this form, which torch itself cannot parse.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
-# Torch's text for the class of an opaque object (opaque_inputs.py), which torch cannot parse, and a name to replace it.
+# Torch cannot parse its own text for the class of an opaque object (opaque_inputs.py), so a name replaces the text.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
 _DEFINED: dict[str, torch.library.Library] = {}  # in a worker: maps an operator to the Library that defines it
 
@@ -76,7 +76,7 @@ def is_unit(unit: Mapping[str, object]) -> bool:
 
 
 def define(unit: dict[str, Any]) -> None:
-    """Define an operator from its unit in a worker. Raises ValueError if a different operator of its name exists."""
+    """Define an operator from its unit in a worker. Raises ValueError if a different operator of that name exists."""
     name = unit["op"]
     namespace, _, operator = name.partition("::")
     if not hasattr(getattr(torch.ops, namespace), operator):

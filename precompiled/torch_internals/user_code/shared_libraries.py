@@ -1,9 +1,9 @@
 """Finds the shared libraries of this process that register operators, and computes digests of libraries.
 
 For each registration, torch stores the name of the C++ source file (the macro TORCH_LIBRARY passes ``__FILE__``), but
-not the library. So this file searches the libraries for that name. If several contain the name, all of them count. The
-digest covers the files of a library and of the libraries that it needs, except those that torch itself needs: torch's
-build is in the key.
+not the library. So this file searches the libraries for that name. If several libraries contain the name, all of them
+count. The digest covers the files of a library and of the libraries that it needs. Libraries that torch itself needs
+are left out, because torch's build is in the key.
 
 The loader's state and the files' dynamic sections are read directly (man 3 dl_iterate_phdr, man 5 elf).
 
@@ -125,8 +125,8 @@ def _of_torch(changes: int) -> frozenset[str]:
 
 @cache
 def _by_name(changes: int) -> dict[str, str]:
-    """Loaded libraries by the names under which other libraries need them. If two libraries have one name, the one that
-    was loaded first counts.
+    """Loaded libraries by the names under which other libraries need them. If two libraries have the same name, the one
+    that was loaded first counts.
     """
     found: dict[str, str] = {}
     for path in _loaded(changes):
@@ -175,7 +175,8 @@ def _objects(*, first: bool = False) -> Iterator[tuple[bytes, int]]:
         found.append((item.contents.name or b"", item.contents.adds + item.contents.subs))
         return int(first)
 
-    # PyDLL holds the GIL during this call, so no other Python thread can hold the GIL while it waits for the loader.
+    # PyDLL holds the GIL during this call. So no other Python thread can wait for the loader while that thread holds
+    # the GIL.
     ctypes.PyDLL(None).dl_iterate_phdr(_CALLBACK(note), None)
     return iter(found)
 

@@ -10,9 +10,9 @@ KernelSideTable). The canonical target of a launch has one of these forms::
     ["kernel", operator, ["", name, source], "", [...], tuning]
 
 - The worker imports the module. For a kernel that cannot be imported, the source is sent (program_kernels.py).
-- The fingerprint covers what a program can change without an edit: the globals that the kernel reads (like Triton's own
-  cache key) and the autotuner's configurations. If its own fingerprint differs, the worker refuses the graph, and the
-  client compiles it in process.
+- The fingerprint covers what a program can change without an edit: the autotuner's configurations, and the globals that
+  the kernel reads (Triton's own cache key covers these as well). If a worker computes a different fingerprint, it
+  refuses the graph, and the client compiles the graph in process.
 - ``tuning`` describes an autotuner that no module contains: one that the program creates, or one that Dynamo creates
   from ``triton.heuristics`` (the heuristics' results become the autotuner's configurations). ``tuning`` is null without
   an autotuner.
@@ -50,7 +50,10 @@ def is_launch(target: object) -> bool:
 
 
 def encode(node: torch.fx.Node) -> tuple[list[object], dict[str, object]]:
-    """The canonical target of a launch, and its other keyword arguments. Raises Bypass if the kernel cannot be sent."""
+    """The canonical target of a launch, and the launch's other keyword arguments.
+
+    Raises Bypass if the kernel cannot be sent.
+    """
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     numbers = [node.kwargs[name] for name in _NUMBERS]

@@ -1,10 +1,10 @@
-"""Names functions and classes in the user's modules, which a worker imports, and computes digests of the modules'
-sources.
+"""Names the user's functions and classes for a worker to import, and computes digests of their modules' sources.
 
 - The sources of a user's module are its file, the files of the user's modules that it imports or refers to, and the
   values that are set in these modules (user_values.py).
 - For an installed package, the digest covers its installation record (installations.py), which changes with a new
-  installation but not with an edit. Only for the named modules, the digest also covers sources and values.
+  installation but not with an edit. If a named module belongs to such a package, the digest also covers this module's
+  source and values.
 - Code of torch and of this project has no digest, because the key contains torch's version and key.SCHEMA.
 - A module may be a shared library. A library that cannot be imported is named by its path (shared_libraries.py).
 
@@ -43,8 +43,8 @@ _INSTALLED = tuple(
 # The key contains torch's version. SCHEMA (graph/key.py) changes whenever a worker handles a graph differently.
 _IN_THE_KEY = frozenset({"torch", "precompiled"})
 # Packages whose modules' values are left out of the digest. vLLM declares the environment variables on which its
-# operators depend, and these are in the key (graph/environment.py). Each engine sets further values in vLLM's modules,
-# which a worker does not have.
+# operators depend, and the key contains these variables (graph/environment.py). In vLLM's modules, each engine sets
+# further values that a worker does not have.
 _SAYS_ITSELF = frozenset({"vllm"})
 # A function or class at the top level of a module: module, qualified name, digest of the sources ("" if in the key).
 Name = list[str]
@@ -53,7 +53,7 @@ Name = list[str]
 def name_of(thing: Any, module: str | None = None, qualname: str | None = None, *, code: str) -> Name:
     """The name by which a worker finds a function or class. Raises Bypass (``code``) if it cannot be imported.
 
-    ``module`` and ``qualname`` replace these attributes for an object that lacks them.
+    ``module`` and ``qualname`` stand for ``__module__`` and ``__qualname__`` if the object lacks these.
     """
     module, qualname = _importable(thing, module or thing.__module__, qualname or thing.__qualname__, code)
     return [module, qualname, _digest_of(module, code=code)]
@@ -74,7 +74,7 @@ def _is_in_the_key(module: str) -> bool:
 
 
 def name_with_module(thing: type, modules: dict[str, str], *, code: str) -> Name:
-    """Like ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports.
+    """Like ``name_of``, but also adds the module and its digest to ``modules``, for a worker to import.
 
     Reuses digests in ``modules``, because a graph may have hundreds of inputs of one class.
     """

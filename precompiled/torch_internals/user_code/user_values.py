@@ -4,11 +4,11 @@ The state consists of:
 
 - numbers and strings at the top level of the module, in its classes, and in objects that it holds (a configuration, an
   ``argparse.Namespace``)
-- the functions and classes behind its names, because a program may choose among several, and the values in them
+- the functions and classes to which its names refer (a program may choose among several), and the values in these
 - the functions that are registered for its operators
 
-Other values (modules, locks, tensors, pytest's marks and fixtures) are left out. Environment variables are left out
-too, because a worker has few of the client's variables.
+Other values (modules, locks, tensors, pytest's marks and fixtures) are left out. Environment variables are also left
+out, because a worker has few of the client's variables.
 
 Private names: torch._ops.{OpOverload, OpOverloadPacket}, torch._library.custom_ops.OPDEFS,
 torch._library.custom_ops.CustomOpDef.{_qualname, _init_fn, _schema, _abstract_fn,
@@ -72,7 +72,7 @@ _SET_BY_DYNAMO = re.compile(
     r"__(builtins_dict__|gen_rand_values|warnings_warn_wrapper|(resume|comprehension_\w+)_at)_\d+(_\d+)*"
     r"|__subclass_\w+_\d+_c\d+|__compiled_fn_\d+_\w+|__precompiled_\w+"
 )
-# torch sets these attributes of a function: at the function's first call, or to the function's address.
+# Attributes that torch sets on a function: at the function's first call, or with the function's address as the value.
 _SET_BY_TORCH = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
 _LEFT_OUT = Ellipsis  # replaces a value that is left out; its repr is the same in every process
 MAX_DEPTH = 4
@@ -81,10 +81,10 @@ MAX_LOOKED_AT = 10_000
 
 
 def values(module: str) -> str:
-    """A text of a module's current values, which may differ from those in its source.
+    """Return a module's current values as text.
 
-    A worker's values are those of the source. If a worker's text differs, the worker refuses the graph, and the client
-    compiles it in process.
+    A program may have changed the values that the source sets, but a worker has exactly these. If a worker's text
+    differs, the worker refuses the graph, and the client compiles the graph in process.
     """
     found = sys.modules.get(module)
     if found is None:
@@ -184,7 +184,7 @@ class _Look:
         return [item for item in (self.shown(value, depth + 1) for value in found) if item is not _LEFT_OUT]
 
     def registered(self, name: str, definition: Any) -> object:
-        """The functions behind a custom operator, which a program may choose at its start."""
+        """The functions behind a custom operator. A program may choose these functions when it starts."""
         single = ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
         functions = [getattr(definition, attribute, None) for attribute in single]
         for table in (getattr(definition, attribute, {}) for attribute in ("_backend_fns", "_torch_dispatch_fns")):

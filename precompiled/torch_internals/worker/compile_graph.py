@@ -106,9 +106,9 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
 
     - ``weights``: the values of the last inputs, for freezing.
-    - ``on_rank_read``: called when the compile first reads this rank's coordinates in its meshes. The result is then
-      valid for these coordinates only.
-    - ``progress``: gets the number of built kernels, and a phase when only the C++ compilers still run.
+    - ``on_rank_read``: called when the compile first reads this rank's coordinates in the graph's meshes. The result is
+      then valid for these coordinates only.
+    - ``progress``: receives the number of built kernels, and a phase when only the C++ compilers still run.
     - ``find_kernels``: finds kernels that need no build.
     """
     progress = progress or compile_phases.IgnoredProgress()
@@ -206,7 +206,7 @@ def _compile(
     weights: Sequence[torch.Tensor] = (),
     inner_compile: Callable[..., object] = compile_fx_inner,
 ) -> tuple[Any, list[torch.SymInt]]:
-    """The result of compile_fx, and the symbolic sizes among its inputs."""
+    """The result of compile_fx, and the symbolic sizes among the graph's inputs."""
     mode = context.fake_mode
     assert mode is not None
     sizes = input_metadata.size_maker(inputs, hints, floats, mode)
@@ -233,7 +233,7 @@ def _compile(
     try:
         compiled = compile_fx(module, made, inner_compile=inner_compile)
     except TensorifyScalarRestartAnalysis as error:
-        # Without this reset, the floats of the next graph would be fixed too. In a client, the reset keeps the floats
+        # Without this reset, the floats of the next graph would also be fixed. In a client, the reset keeps the floats
         # that Dynamo has fixed.
         TensorifyState.force_specializations = fixed
         raise CompileFailed("it is valid for only one value of a float argument", code="fixed-float") from error
@@ -277,7 +277,7 @@ def _serializable() -> Iterator[None]:
         "strict_autograd_cache": False,
     }
     with torch._functorch.config.patch(settings), Patches() as patches:
-        # Otherwise AOTAutograd would write a copy of its result under a random name (bypass_autograd_cache_key), which
-        # is never read.
+        # Otherwise AOTAutograd would write a copy of its result under a random name (bypass_autograd_cache_key), and no
+        # process would read the copy.
         patches.replace(AOTAutogradCache, "_write_to_local_cache", lambda _: lambda key, content: None)
         yield

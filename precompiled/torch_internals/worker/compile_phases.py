@@ -1,9 +1,9 @@
 """Reports a compile's progress in a worker: its current phase, the number of built kernels, and the time of each phase.
 
-For its own traces, torch records per thread when each of its phases starts and ends (``dynamo_timed``). A run of the
-C++ compiler may outlast the lowering of its graph, so ``timed`` measures it instead. While torch waits for a graph's
-Triton kernels, it updates a progress bar (``_inductor.config.disable_progress``). This file replaces the progress bar
-to count the kernels. kernel_units.py counts C++ kernels.
+For its own event log, torch records per thread when each of its phases starts and ends (``dynamo_timed``). A run of the
+C++ compiler may outlast the lowering of its graph, so ``timed`` measures such a run instead of torch. While torch waits
+for a graph's Triton kernels, it updates a progress bar (``_inductor.config.disable_progress``). This file replaces the
+progress bar to count the kernels. kernel_units.py counts C++ kernels.
 
 Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end},
 torch._inductor.async_compile.tqdm.
@@ -38,7 +38,10 @@ _thread = threading.local()
 
 @contextmanager
 def timed(spans: list[Span]) -> Iterator[None]:
-    """Add a run of the C++ compiler to ``spans``. Torch's own measurement of it might be added to the next job's."""
+    """Add a run of the C++ compiler to ``spans``.
+
+    Torch's own measurement of the run might be added to the next job's spans.
+    """
     began = time.monotonic()
     _thread.is_timed = True
     try:

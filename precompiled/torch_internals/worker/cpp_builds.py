@@ -3,9 +3,9 @@
 Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process uses
 any such file that it finds, because torch checks only that the file exists (codecache.py: _worker_compile_cpp;
 cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the linker is killed in
-between, every later worker uses the incomplete file. Until the store is cleared, a graph's kernels then cannot be
-loaded, or (with an incomplete header) no kernel can be built. So the compiler writes to a temporary name, and the
-worker renames the finished file.
+between, every later worker uses the incomplete file. Until the store is cleared, an incomplete kernel cannot be loaded,
+and with an incomplete header no kernel can be built. So the compiler writes to a temporary name, and the worker renames
+the finished file.
 
 Building the precompiled header occupies a core for seconds. If one of the user's own programs has built the same
 header in torch's directory for temporary files, the worker copies the header, unless another user could have created
@@ -122,9 +122,7 @@ def _built(cmd_line: str, cwd: str) -> None:
 
 
 def _copied(target: str, to: str) -> bool:
-    """Copy a precompiled header that one of this user's programs has built to ``to``. Returns False if there is
-    none.
-    """
+    """Copy to ``to`` a precompiled header that this user's programs have built. Returns False if there is none."""
     source = _torchs(target)
     if not target.endswith(_HEADER_SUFFIXES) or source in _damaged:
         return False
@@ -146,9 +144,9 @@ def _header(header: str, command_line: str = "", *arguments: object, **options: 
     """Return the precompiled header, and build it if it is missing. Torch looks for the header once per process, but a
     worker may outlive the files in scratch.
 
-    Builds that differ only in the extra flags of their own file share one header. Torch would include these flags in
-    the header's name, even in 2.13 and later, where torch pops ``extra_flags``. A second header would cost seconds of a
-    core and 150 MB.
+    Builds that differ only in extra flags for their own source file share one header. Torch would include these flags
+    in the header's name, even in 2.13 and later, where torch pops ``extra_flags``. A second header would cost seconds
+    of a core and 150 MB.
     """
     own = " ".join(options.pop("extra_flags", ()))  # joined as torch joins them
     arguments = (command_line.replace(own, "", 1), *arguments)

@@ -1,10 +1,10 @@
 """Prepares the first C++ build of a store, while a worker starts and waits for its first job.
 
 Before Inductor's first kernel can be built, a worker must find the CPU's vector units (vector_units.py) and precompile
-the header that all kernels include (cpp_builds.py). Together they occupy a core for eight seconds. A worker that starts
-ahead of its first job (docs/decisions/0016) does both at once, while it imports Inductor and the client still traces.
-The
-header is compiled for the best unit that the CPU names. If that unit fails its test, the first job builds another.
+the header that all kernels include (cpp_builds.py). Both steps together occupy a core for eight seconds. A worker that
+starts ahead of its first job (docs/decisions/0016) takes both steps at the same time, while it imports Inductor and the
+client still traces. The header is compiled for the best vector unit that the CPU names. If that unit fails its test,
+the first job builds another header.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

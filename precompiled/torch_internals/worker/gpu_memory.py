@@ -1,13 +1,13 @@
 """Limits a worker's use of GPU memory, so that the user's programs have enough.
 
-- Between two jobs a worker keeps only its context.
-- A worker that finds no memory, even for a context, leaves the graph to the client that requested the job, because the
-  graph may be valid.
+- Between two jobs a worker keeps nothing on the GPU except its context.
+- If a worker finds no memory, not even for a context, it leaves the graph to the client that requested the job, because
+  the graph may be valid.
 - If PyTorch's allocator refuses memory for a measurement, torch continues as if the measured choice were the slowest
   (torch/_inductor/select_algorithm.py, benchmark_choices), and caches this result. The worker then publishes and caches
   nothing, unless the compile had the GPU to itself.
-- Beside other processes, a compile may use half of the free memory, so that its measurements run out of memory before a
-  program's step.
+- If other processes use the GPU, a compile may use half of the free memory, so that memory runs out in the compile's
+  measurements before it runs out in a program's step.
 
 In exclusive-process mode, only one process at a time can have a context on the GPU. A worker must not take the context,
 because the worker keeps running and the next program would find no GPU. Under MPS all processes count as one.
@@ -41,7 +41,7 @@ _MPS = "/tmp/nvidia-mps"
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """At a compile's end, collect its objects (docs/decisions/0014) and free the GPU memory that it has allocated.
+    """At a compile's end, garbage-collect its objects (docs/decisions/0014), and free the GPU memory that it allocated.
 
     Raises CompileFailed if the GPU is in exclusive-process mode. Also raises CompileFailed if memory ran out while
     other processes used the GPU, even if the compile handled the error.

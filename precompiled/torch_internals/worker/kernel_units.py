@@ -2,10 +2,9 @@
 
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
-namespace. Kernels that would compile to different code beside others get units of their own. So a kernel's header,
-flags and machine code are the same as in torch's own build (docs/decisions/0015).
-Kernels that the store has are not built (store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels
-and is built separately, as in torch.
+namespace. A kernel whose code would change if it shared a unit gets a unit of its own. So a kernel's header, flags and
+machine code are the same as in torch's own build (docs/decisions/0015). Kernels that the store has are not built
+(store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels and is built separately, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
@@ -53,8 +52,8 @@ MIN_KERNELS, MAX_KERNELS = 8, 64
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
 # A kernel that calls one of these functions gets its own unit: GCC inlines a large function that one kernel calls, but
 # not one that several kernels of a unit call. With AVX2 instead of AVX512, WelfordHelper (batch norm) is large as well.
-# With AVX512, GCC calls welford_combine in some kernels with WelfordHelper, but these kernels are as fast as in a unit
-# of their own (docs/decisions/0015).
+# With AVX512, GCC does not inline welford_combine in some kernels that use WelfordHelper. But these kernels are as fast
+# as in a unit of their own (docs/decisions/0015).
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
 
@@ -68,8 +67,8 @@ class Native:
     """The native code of a graph.
 
     ``files`` maps a SHA-256 to the contents of a ``.so``. ``kernels`` maps each kernel of these files to the SHA-256 of
-    its ``.so``. ``built``, ``reused``: the number of the graph's kernels that this worker has built or found in the
-    store.
+    its ``.so``. ``built``: how many of the graph's kernels this worker has built. ``reused``: how many it has found in
+    the store.
     """
 
     files: dict[str, bytes]
@@ -120,7 +119,7 @@ class _WrapperBuild(CppWrapperCodeCache):
 
 
 class _Native:
-    """Inductor's generated code gets this callable for native code that is not built yet.
+    """Inductor's generated code receives this callable in place of native code that is not built yet.
 
     The callable must not be one of Inductor's futures, because the generated code would wait until the future is
     complete.
@@ -232,8 +231,8 @@ class KernelCollector:
         find_kernels: FindKernels = lambda names: (),
         spans: list[Span] | None = None,
     ) -> None:
-        """``on_progress`` gets the numbers of available kernels and of all kernels, after each unit. ``spans`` gets the
-        times of the compilers.
+        """After each unit, ``on_progress`` is called with the numbers of available kernels and of all kernels.
+        ``spans`` receives the times of the compilers.
         """
         self._on_progress, self._find_kernels = on_progress, find_kernels
         self._spans = spans if spans is not None else []
@@ -283,10 +282,12 @@ class KernelCollector:
         return bool(self._units)
 
     def native(self, in_settings: Callable[[], AbstractContextManager[object]] = nullcontext) -> Native:
-        """All built kernels. Waits for the compilers. Raises their errors, or ImportError if a ``.so`` is unusable.
+        """All built kernels. Waits for the compilers.
 
-        ``in_settings``: a context with the settings of the compile. It is entered if kernels must be built again, and
-        needed if the caller has left the settings. Another graph may be lowered meanwhile.
+        Raises the compilers' errors, or ImportError if a ``.so`` is unusable.
+
+        ``in_settings``: a context with the settings of the compile. This method enters the context if kernels must be
+        built again. Callers that have left the settings must pass one, because another graph may be lowered meanwhile.
         """
         self._build(in_settings)
         for name in self._kernels:

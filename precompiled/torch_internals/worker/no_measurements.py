@@ -11,8 +11,8 @@ This file replaces each of these choices by a fixed one: no padding, the library
 Inductor starts with. This file counts the replaced choices. Any other measurement makes the compile fail. Nothing that
 such a compile measures is cached: Inductor records a refused time as infinite, and a later compile, even one with a
 GPU, would use the infinite time. Configurations of Triton kernels, including those of coordinate descent, are measured
-at the first launch, in the client. So this file does not use Inductor's setting ``deterministic``, which is stored with
-each kernel, and would prevent these measurements, too.
+at the first launch, in the client. So this file does not use Inductor's setting ``deterministic``. Inductor stores this
+setting with each kernel, so the setting would also prevent these measurements.
 
 Private names: torch._utils_internal.max_clock_rate, torch._inductor.config.{patch, deterministic, max_autotune,
 max_autotune_gemm, max_autotune_gemm_backends, max_autotune_conv_backends, autotune_in_subproc,
@@ -52,11 +52,11 @@ class _Measured(Exception):
 
 @contextmanager
 def choices() -> Iterator[UndecidedChoices]:
-    """Replace choices that need a measured time by fixed ones, and count them, in a compile whose result is kept.
+    """Replace choices that need a measured time by fixed ones, and count these choices.
 
-    Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing for the
-    CPU, or on a device that can measure. Call this inside the program's configuration: the key contains that
-    configuration but not the settings of this function.
+    Use this for a compile whose result is kept. Raises CompileFailed if code requests a time anyway, even if the
+    compile handled the error. Does nothing for the CPU, or on a device that can measure. Call this inside the program's
+    configuration: the key contains that configuration but not the settings of this function.
     """
     found = UndecidedChoices()
     made_up = parts.MADE_UP_CUDA.get()
@@ -77,8 +77,7 @@ def choices() -> Iterator[UndecidedChoices]:
     if not inductor.deterministic:  # in deterministic mode, torch decides without a time
         settled.update(max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN")
     with Patches() as patches:
-        # Torch calls should_pad_bench_key only if nothing except a measurement can decide, just before this
-        # measurement.
+        # Torch calls should_pad_bench_key just before it measures, and only if nothing except a measurement can decide.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
         if not inductor.deterministic:

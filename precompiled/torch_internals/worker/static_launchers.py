@@ -9,9 +9,10 @@ keep launchers out of the bundle:
   (triton/compiler/compiler.py, compile; triton_heuristics.py, can_statically_launch). So this file shortens names, as
   torch does on Windows. Inductor adds a number to each name, so shortened names stay distinct.
 - *A smaller block for a reduction.* If a looped reduction needs more registers than the GPU has for full occupancy,
-  torch compiles it again with half the block (triton_heuristics.py, _dynamic_scale_rblock). Torch recompiles after
-  loading the kernel, when it has already stored the launcher. So this file adds the second result to the stored
-  launcher and marks the decision as made. The decision depends on properties of the GPU, which are in the key.
+  torch compiles the kernel again with half the block size (triton_heuristics.py, _dynamic_scale_rblock). Torch
+  recompiles after loading the kernel, when it has already stored the launcher. So this file adds the second result to
+  the stored launcher and marks the decision as made. The decision depends on properties of the GPU, which are in the
+  key.
 
 One thing keeps machine code out of the bundle. Since torch 2.13, if a compile measured anything (max-autotune), the
 bundle contains only the code of the fastest choices (TritonBundler.put_winner, collect). The graph's other kernels
@@ -69,7 +70,7 @@ def _cut(original: Callable[..., str]) -> Callable[..., str]:
 
 
 class _Launchers:
-    """The launchers stored for the artifact, each by the id of the kernel that it copies."""
+    """The launchers that were stored for the artifact, by the ids of the kernels that they copy."""
 
     def __init__(self) -> None:
         # the keys are ids of kernels; the reference to a kernel keeps its id from being reused

@@ -1,4 +1,4 @@
-"""Drops the files of Triton kernels that an artifact does not need, and keeps machine code and metadata.
+"""Drops from an artifact those files of Triton kernels that it does not need, and keeps machine code and metadata.
 
 Inductor's bundle (torch/_inductor/triton_bundler.py) contains each kernel's whole entry of Triton's cache. Four fifths
 of an entry are texts that only people read: the source, Triton's IR, LLVM IR and PTX. A client reads the machine code

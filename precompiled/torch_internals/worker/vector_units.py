@@ -75,7 +75,7 @@ def begin() -> None:
 
 @contextmanager
 def beside(needed: bool = True) -> Iterator[None]:
-    """Detect the units in parallel with the code inside this context, if ``needed`` and not yet known.
+    """Detect the units in parallel with the code inside this context, if ``needed``, and unless they are known.
 
     The test programs are built in TORCHINDUCTOR_CACHE_DIR, and stay in it. The thread must end with the job, for two
     reasons:
@@ -110,7 +110,7 @@ def _of_this_cpu() -> list[object]:
 
 def _best_first() -> list[object]:
     units = _of_this_cpu()
-    # bool(unit) builds its test program, and loads the program in a subprocess.
+    # bool(unit) builds the unit's test program, and loads the program in a subprocess.
     return next((units[position:] for position, unit in enumerate(units) if unit), [])
 
 
