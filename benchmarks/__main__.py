@@ -26,7 +26,7 @@ from benchmarks.measures.steady_state import steady_state
 from benchmarks.measures.units import units
 from benchmarks.starts.goals import first_calls
 
-# The measures by the letters of docs/reference/benchmarks.md. Several letters may share one measure.
+# Maps each letter of docs/reference/benchmarks.md to its measure. Several letters may share one measure.
 MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "a": first_calls,
     "b": first_calls,
@@ -73,7 +73,7 @@ def main() -> int:
         try:
             results += measure(effort, say)
         except BenchmarkError as error:
-            # Go on with the other measures. The summary repeats the failure.
+            # Continue with the next measure. The summary repeats the failure.
             broken.append(str(measure.__doc__))
             console.print(f"    {error}", style="bold red", markup=False, highlight=False)
         console.print(f"    {time.monotonic() - started:.0f} s", style="bright_black")

@@ -1,4 +1,4 @@
-"""Compiles twelve distinct graphs on a farm of one, two and three nodes, each with one place and one core of this
+"""Compiles twelve distinct graphs on farms of one, two and three nodes, each with one place and one core of this
 machine.
 
 `make bench-farm` (`python -m benchmarks.farm`). The benchmark uses a real Ray cluster, and the helper's code for a
@@ -6,8 +6,8 @@ farm: ``farm.Farm`` in this process, and its driver process (farm/driver.py). No
 is warm: it has already compiled another graph.
 
 The nodes use the machine's cores round robin. So with more nodes than cores, the result shows only the farm's cost.
-With ``--share 0.5``, each node has half a core to itself. The column "places in use" is the nodes' compile time,
-divided by the run's time and the number of nodes. Exits 1 if any graph was not compiled on a node.
+With ``--share 0.5``, each node has half a core to itself. The column "places in use" is the nodes' total compile time,
+divided by the product of the run's time and the number of nodes. Exits 1 if any graph was not compiled on a node.
 """
 
 from __future__ import annotations

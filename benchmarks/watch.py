@@ -4,8 +4,9 @@ time of the next run's first step.
 (w) The entry point is a GPT-2 in training, with a constant that is edited repeatedly. Watch mode's own time, which has
 a goal, is the time until the watch is ready, minus capture (imports and trace) and compile.
 
-(x) examples/watch/train.py is a recorded run. One edited hyperparameter changes shapes, and one does not. The next
-run's first step is compared with that of plain torch.compile, which has a cache from before the edit.
+(x) The edited program is examples/watch/train.py, after a recorded run. One edited hyperparameter changes shapes, and
+one does not. The next run's first step is compared with that of plain torch.compile, which has a cache from before the
+edit.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ PART = "PRECOMPILED_TESTS_PART"  # "2/3": only every third test, beginning with 
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
 
-# nohup and a shell's background jobs ignore these signals, and programs inherit that. A handler that does nothing is
-# not inherited, so programs of tests react to Ctrl-C as in a terminal.
+# nohup and a shell's background jobs ignore these signals, and child processes inherit this. A handler that does
+# nothing is not inherited, so programs of tests react to Ctrl-C as in a terminal.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda number, frame: None)
@@ -114,14 +114,14 @@ def tries(record_property: Callable[[str, object], None], pytestconfig: pytest.C
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """A host for one test, with an empty store and no daemon. For tests that start, watch or end a daemon."""
+    """A host for one test that starts, watches or ends a daemon. The host has an empty store and no daemon."""
     with new_host() as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def with_daemon() -> Iterator[Host]:
-    """A host for the whole session. Its daemon and its warm worker serve all tests that do not start a daemon."""
+    """A host for the whole session. This host's daemon and warm worker serve all tests that do not start a daemon."""
     with new_host() as found:
         found.start_daemon()
         yield found

@@ -3,7 +3,8 @@
 Usage: python tests/package_ablation.py [KIND ...]
 
 - Packages run in the default mode (``packages = "program"``).
-- Each case is one program (support_one_text.py). An environment variable selects its text: before or after the change.
+- Each case is one program (support_one_text.py). An environment variable selects the case's text: before or after the
+  change.
 - One process records each case as it is before the change. A second process runs the case as it is after the change.
 - For each kind, the table counts the cases that use their package although the change must invalidate it.
 - If the count of a kind is zero, packages do not need the kind, or no case tests it.
@@ -27,7 +28,7 @@ from support_host import Host, new_host
 from support_one_text import VARIABLE, one_text
 from support_packages import CASES, run_alone
 
-# The kinds of facts that packages_program.py can leave out. "nothing" leaves out none.
+# The kinds of facts that packages_program.py can leave out. The value "nothing" leaves out no kind.
 KINDS = (
     "nothing",
     "requirements",
@@ -50,7 +51,7 @@ JOBS = 4  # parallel processes; each forks once per case
 
 
 def write(folder: Path) -> list[str]:
-    """Write each case as one program. Returns the names of the cases for which this is possible."""
+    """Write each case as one program, if possible. Returns the names of the written cases."""
     folder.mkdir()
     return [case.name for case in CASES.values() if case.name not in NEVER and _is_written(folder, case)]
 

@@ -13,7 +13,8 @@ Answer = dict[str, dict[str, Any]]
 
 # Rows that torch can compile but precompiled does not serve, with the reasons. test_corpus.py allows at most three.
 BYPASSED = {
-    # With such hooks, a forward graph has a state object as an input (torch.fx.experimental._backward_state).
+    # With module hooks under compiled autograd, a forward graph has a state object as an input
+    # (torch.fx.experimental._backward_state).
     "compiled_autograd_module_hooks": {"user-function"},
 }
 

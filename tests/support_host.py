@@ -196,7 +196,8 @@ class Host:
             # A separate Inductor cache, in which a client finds only what clients of this host compiled themselves.
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "HF_HUB_OFFLINE": "1",
-            # Most tests need a lookup for each graph. A package would skip the lookup. Tests of packages override this.
+            # Most tests need a lookup for each graph. A package would skip the lookup. Tests of packages override this
+            # setting.
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",  # otherwise a random audit would trace a frame again
             "PRECOMPILED_CHECK": "never",  # otherwise a random check would run graphs more often

@@ -1,7 +1,8 @@
-"""Merges the two source texts of a package case into one program. An environment variable selects one of the two.
+"""Merges the two source texts of a package case into one program. An environment variable selects one of the two texts.
 
 In the default mode (``packages = "program"``), an entry does not serve an edited text. But two runs of one text may
-differ in their inputs (arguments, environment variables, files, the time). The merged program is such a text:
+differ in their inputs (arguments, environment variables, files, the time). So the merged program has one text with both
+versions:
 
 - If statements at the top level, in a class or in ``build()`` differ, both versions stand below an ``if``.
 - A function that differs is defined twice.

@@ -89,7 +89,7 @@ def run_alone(
     """Run each case in a separate fork of one parent process that has loaded torch. Returns the outcome of each.
 
     ``forked``: the parent may itself be a fork (support_zygote.py). In mode "program" a fork ignores packages that are
-    newer than its parent, so callers that use new packages pass False.
+    newer than its parent, so callers that use new packages pass ``forked=False``.
     """
     settings = {"PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **environment}
     spec = {"folder": str(folder), "cases": cases, "without": without, "alone": True}

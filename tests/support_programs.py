@@ -72,10 +72,8 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
 
 
 def put(*path: Any) -> Callable[[dict[str, Any]], Any]:
-    """Returns a function that changes one value of a program: sets it to the last argument, or removes it if this is
-    ``...``.
-
-    The other arguments are the path of the value.
+    """Returns a function that changes one value of a program. The last argument is the new value; ``...`` removes the
+    value. All other arguments are the path of the value.
     """
 
     def change(program: Any) -> None:

@@ -1,7 +1,7 @@
 """Support: the test process as a client of a separate host, with its reports and counts.
 
-The session replaces only compiles in process: it runs such a graph eager. These tests check why a graph is not served.
-tests/e2e covers the compiled code.
+The session differs from a real one only in compiles in process: instead of a compile, it runs the graph eager. These
+tests check why a graph is not served. tests/e2e covers the compiled code.
 """
 
 from __future__ import annotations

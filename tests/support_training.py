@@ -22,7 +22,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
     """Run all ranks and return the output of each.
 
-    If a rank fails, kills the other ranks, because they would wait for it forever, and shows the failed rank's output.
+    If a rank fails, kills the other ranks, because these would wait forever for the failed rank. Then shows the failed
+    rank's output.
     """
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [
@@ -50,8 +51,8 @@ def swapped_as_plain(host: Host, program: str, spec: Mapping[str, Any]) -> None:
     """Check that a training run with a swap has the losses of the same run without precompiled.
 
     ``spec`` sets the step of the swap. All graphs of the run must be swapped. The run without precompiled uses the
-    backend "aot_eager", which differs from "inductor" only in rounding. The backend "eager" would differ more: it
-    leaves gradients None.
+    backend "aot_eager", which differs from "inductor" only in rounding. The backend "eager" would differ more, because
+    it leaves gradients None.
     """
     daemon = host.status().pid
     os.kill(daemon, signal.SIGSTOP)  # no graph can be compiled until the training program resumes the daemon

@@ -51,7 +51,7 @@ def start(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> 
 
 
 def execute(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str]:
-    """Start a new interpreter. Needed for programs whose files may be newer than the zygote."""
+    """Start a new interpreter, for programs whose files may be newer than the zygote."""
     return subprocess.Popen(
         list(arguments), env=dict(env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -156,7 +156,7 @@ def _zygote(threads: str | None) -> Path:
 def _serve(path: str) -> list[str] | None:
     """Fork once per request until standard input ends.
 
-    Returns twice: in a fork with the script to run and its arguments, and at the end in the zygote with None.
+    Returns in each fork, with the script to run and its arguments. At the end also returns in the zygote, with None.
     """
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)

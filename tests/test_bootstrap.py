@@ -97,7 +97,7 @@ def test_program_without_torch_is_unaffected() -> None:
     on, off = python(code), python(code, hook=False)
     assert (on.returncode, on.stderr) == (off.returncode, off.stderr) == (0, "")
     (path_on, modules_on, *rest_on), (path_off, modules_off, *rest_off) = json.loads(on.stdout), json.loads(off.stdout)
-    # The last number counts the finders, and precompiled adds one.
+    # The last number counts the finders, and precompiled adds one finder.
     assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1
     assert not {"torch", "precompiled.routing", "precompiled.core.config"} & set(modules_on)
     assert {"precompiled", "precompiled.bootstrap", "sitecustomize"} <= set(modules_on)
@@ -225,8 +225,8 @@ def test_concurrent_imports_of_torch_call_the_hook_once(fake_torch: Path) -> Non
 
 
 def test_other_hook_that_asks_all_finders_does_not_recurse(fake_torch: Path) -> None:
-    # wrapt and OpenTelemetry install such finders. Such a finder queries all finders, and precompiled's finder queries
-    # this finder.
+    # wrapt and OpenTelemetry install a finder that queries all finders, including precompiled's. precompiled's finder
+    # in turn queries all other finders.
     code = SPY + textwrap.dedent("""
         import importlib.util
         class Other:
@@ -360,7 +360,8 @@ def test_exit_of_another_sitecustomize_is_kept(tmp_path: Path) -> None:
 
 
 def test_chained_sitecustomize_before_ours_works(tmp_path: Path) -> None:
-    # ddtrace has such a sitecustomize: it removes its own folder from sys.path and imports the next sitecustomize.
+    # Like ddtrace's sitecustomize, the first sitecustomize here removes its own folder from sys.path and imports the
+    # next sitecustomize.
     first = site_folder(
         tmp_path,
         "import os, sys\nhere = os.path.dirname(__file__)\nsys.path.remove(here)\ndel sys.modules['sitecustomize']\n"
@@ -381,7 +382,7 @@ def test_hook_folder_twice_on_the_path_works(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- precompiled.enable() and disable()
 
-# Replaces inductor_route, the module that patches torch, because it needs the real torch.
+# Replaces inductor_route, the module that patches torch, because inductor_route needs the real torch.
 ROUTE = """
 import sys, types, precompiled.torch_internals.client as internals
 import precompiled.hook as hook

@@ -2,7 +2,7 @@
 result must equal eager's.
 
 Some reasons depend only on the graph. test_call_targets.py, test_graph_codec.py, test_input_metadata.py and test_key.py
-test all forms of these.
+test all forms of these reasons.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_fixed_float_that_dynamo_keeps_is_bypassed(here: ThisProcess, monkeypatc
 
 
 def test_fixed_floats_are_retraced_once(here: ThisProcess) -> None:
-    """Three layers have three values of eps. One retrace must handle them all.
+    """Three layers have three values of eps. One retrace must handle all three values.
 
     No graph is compiled before the retrace, and the report does not list the discarded graph.
     """

@@ -86,7 +86,9 @@ def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
 
 @pytest.fixture(autouse=True)
 def headers_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restores Inductor's header directories for later tests. A job sets them for the rest of the process."""
+    """Restores Inductor's header directories for later tests, because a job sets these directories for the rest of the
+    process.
+    """
     for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
 

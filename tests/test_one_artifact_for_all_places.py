@@ -1,4 +1,4 @@
-"""Tests under which keys a worker publishes the artifact of a graph with DTensors.
+"""Tests the keys under which a worker publishes the artifact of a graph with DTensors.
 
 If the compile does not read the rank's place in the mesh, the worker publishes the artifact under the keys of all
 places. Otherwise it publishes the artifact under the key of one place.

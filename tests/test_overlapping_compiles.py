@@ -1,5 +1,5 @@
-"""Tests that a worker lowers a graph while C++ compilers build the kernels of the graph before, and that each artifact
-is right.
+"""Tests that a worker lowers a graph while C++ compilers build the kernels of the previous graph, and that each
+artifact is right.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def test_two_graphs_are_lowered_before_either_is_built(store: Store) -> None:
 def test_kernels_that_must_be_built_again_have_the_settings_of_their_own_graph(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels of one unit that conflict are built one by one, perhaps while another graph has its own settings."""
+    """If kernels of one unit conflict, they are built one by one. At that time, the settings of another graph may be
+    active.
+    """
     seen: list[bool] = []
     path = kernel_units._Unit.path
     create = kernel_units._Unit.__init__

@@ -159,9 +159,8 @@ def test_report_lists_totals_and_lost_workers(totals: Totals, expected: list[str
 
 
 def test_package_opts_out_of_assertion_rewriting() -> None:
-    """Otherwise pytest would rewrite all modules of precompiled that a test process imports.
-
-    pytest would also warn if the hook has imported a module first.
+    """Without this mark, pytest would rewrite all modules of precompiled that a test process imports. pytest would also
+    warn if the hook has already imported a module.
     """
     import precompiled
 

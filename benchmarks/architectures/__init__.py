@@ -1,1 +1,3 @@
-"""Measures the table of model architectures (`make architectures`). Other tables of architectures share ``rows``."""
+"""Measures the table of model architectures (`make architectures`). Other benchmarks that list architectures import
+``rows`` as well.
+"""

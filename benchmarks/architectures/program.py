@@ -40,7 +40,8 @@ def main() -> None:
     started: list[str] = []
     sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     if activate.is_active():
-        # No kernel of a made-up GPU writes this memory. Zeros keep a model's control flow the same in each run.
+        # Kernels of a made-up GPU write no results into GPU memory. If the memory is zero, a model's control flow is
+        # the same in each run.
         fresh_memory.fill(0)
     cubins: set[Path] = set()
     for name, task in spec["rows"]:

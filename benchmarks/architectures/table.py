@@ -1,12 +1,12 @@
-"""Checks for each architecture that the daemon compiles its graphs, that the next process hits them, and that the
-values equal eager's.
+"""Checks for each architecture: the daemon compiles its graphs, the next process has cache hits, and values equal
+eager's.
 
 `make architectures` (`python -m benchmarks.architectures`). Exits 1 if a row is not right.
 
 With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md).
 Kernels do not run on this GPU, so no value is compared. A row is right if the second process loads only cubins for that
-GPU, and starts no other process. A size that a kernel computes is wrong on a made-up GPU, so the first process possibly
-never calls the next graph again. Such a graph may lack a hit (``idle`` in --json).
+GPU, and starts no other process. Sizes that a kernel computes are wrong on this GPU. After a wrong size, the first
+process may not call a later graph again. Such a graph may lack a hit (``idle`` in --json).
 
 With `--in-pieces`, models have six layers instead of two. The first step waits for compiled code, and graphs with equal
 layers run this step in pieces.
@@ -31,7 +31,7 @@ from benchmarks.harness.table_command import Report, run_table
 from precompiled.made_up_cuda import activate
 from precompiled.made_up_cuda.kinds import KINDS
 
-# The timeout of a row, in seconds. Rows take far less, even on a loaded 2-core machine.
+# The timeout of a row, in seconds. Rows take far less time, even on a loaded 2-core machine.
 ROW_LIMIT_S = 900.0
 SHOWN = 4  # differences shown for a row
 
@@ -54,7 +54,8 @@ class Row(ArchitectureRow):
     target: str = ""  # the made-up GPU's architecture; if set, no value is compared
     idle: int = 0  # graphs of the first process that were compiled but not called again
     in_pieces: int | None = None  # graphs whose first step was compared with eager in pieces; None: without --in-pieces
-    # Maps an architecture to the number of cubins that the second process loaded and that are new in this row.
+    # Maps an architecture to a number of cubins: those that the second process loaded for this row and for no earlier
+    # row.
     cubins: dict[str, int] = field(default_factory=dict)
     known_cubins: bool = False  # an earlier row of this model loaded cubins, perhaps all that this row needs
     started: list[str] = field(default_factory=list)  # processes that the second process started
@@ -65,8 +66,8 @@ class Row(ArchitectureRow):
 
     @property
     def right(self) -> bool:
-        # On a made-up GPU, a size that a kernel computes is wrong, so the first process possibly never calls the next
-        # graph again. ``idle`` counts such graphs.
+        # On a made-up GPU, a size that a kernel computes is wrong. After a wrong size, the first process may not call a
+        # later graph again. ``idle`` counts such graphs.
         served = self.graphs == self.by_daemon and self.second_graphs == self.hits == self.graphs - self.idle > 0
         loaded = set(self.cubins) == {self.target} or (self.known_cubins and not self.cubins)
         made = not self.target or (loaded and not self.started)
@@ -182,7 +183,7 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str)
         row.seconds += answer.get("seconds", 0.0)
     row.graphs, row.idle = len(first.get("reports", [])), len(first.get("idle", []))
     for report in first.get("reports", []):
-        # A hit counts, because the daemon compiled the graph for an earlier row.
+        # A hit counts as compiled by the daemon, because the daemon compiled the graph for an earlier row.
         if report["state"] == "compiled" and report["source"] in ("swap", "hit"):
             row.by_daemon += 1
             continue

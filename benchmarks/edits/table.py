@@ -2,11 +2,11 @@
 torch.compile's warm start.
 
 `make edits` (`python -m benchmarks.edits`). Each program first fills the store and Inductor's cache. After each edit,
-it runs with precompiled (mode eager, packages on, the defaults) and with plain torch.compile. The time of the first
-step starts before the first compiled call and ends after the first training step. It includes evaluations, not imports.
+it runs with precompiled's defaults (mode eager, packages on) and with plain torch.compile. The time of the first step
+starts before the first compiled call and ends after the first training step. It includes evaluations, not imports.
 
-Exits 1 if the traced functions are not exactly the necessary ones, if a step's values differ from plain
-torch.compile's, or if the median of an edit that needs no trace misses the goal.
+Exits 1 if the traced functions are not exactly the necessary ones, or if a step's values differ from plain
+torch.compile's. Also exits 1 if an edit needs no trace, but its median time misses the goal.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Row(MeasuredRow):
 
     @property
     def as_expected(self) -> bool:
-        """Whether exactly the expected functions were traced. If no function is expected, Dynamo must also have traced
-        no other frame.
+        """Whether exactly the expected functions were traced. If no function is expected, Dynamo must not have traced
+        any frame.
         """
         return self.traced == self.expected and (bool(self.expected) or not any(self.frames))
 

@@ -1,5 +1,5 @@
-"""Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3. Then repeats this with 10
-% of the hosts killed.
+"""Simulates 1,000 hosts that start cold at the same time and need 30 graphs, over a shared directory and S3. Then
+repeats this with 10 % of the hosts killed.
 
 `make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, a Python process that takes
 most of the time. Exits 1 if a surviving host lacks a graph at the end, or if more than 0.1 % of the wanted graphs were

@@ -1,7 +1,7 @@
 """Simulates hosts: each has its own store and claims, and runs the helper's code. Only the compile is simulated.
 
-A host is a coroutine with one worker, as on two cores. A simulated compile uses no CPU time. Requests to the store and
-the remote run in threads that all hosts share.
+A host is a coroutine with one worker, like a real host with two cores. A simulated compile uses no CPU time. Requests
+to the store and the remote run in threads that all hosts share.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def duplicates(self) -> int:
-        """The number of superfluous compiles, whose key another host compiled."""
+        """The number of superfluous compiles: another host compiled the same key."""
         return sum(count - 1 for count in self.completed.values())
 
     @property

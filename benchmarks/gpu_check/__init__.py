@@ -1,1 +1,1 @@
-"""`make gpu-check`: proves in nine minutes on a GPU that graphs are served there, and measures starts and steps."""
+"""`make gpu-check`: shows on a GPU, in nine minutes, that graphs are served, and measures starts and steps."""

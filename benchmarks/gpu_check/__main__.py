@@ -35,7 +35,7 @@ def run(part: Part, *, made_up: bool) -> dict[str, Any]:
     started, limit_s = time.monotonic(), part.limit_s * (DRY_FACTOR if made_up else 1)
     with tempfile.TemporaryDirectory(prefix="pc-gpu-") as directory, tempfile.TemporaryFile() as output:
         result = Path(directory) / "result"
-        # The variable marks all processes of the part, and daemons as well.
+        # The variable marks all processes of the part, including its daemons.
         variables = {MARK: directory, "PRECOMPILED_TESTS_UNTIL": str(time.time() + limit_s - LAST_S)}
         process = subprocess.Popen(
             part.command(result, made_up), cwd=ROOT, env=os.environ | variables, stdout=output, stderr=output

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Tests that belong to the last two parts, so that the part "tests" leaves them out.
+# The part "tests" leaves these tests out, because they belong to the last two parts.
 TOGETHER = "capture or cuda_graphs or callers_stream or full_gpu or start_at_once"
 TARGETS = "tests/gpu/test_target_artifacts.py"
-# Tests of compiled kernels' values come first, so that a limit cuts off the others.
+# Tests of compiled kernels' values come first, because a part's time limit may cut off the last tests.
 TESTS = (
     "tests/gpu/test_cuda.py",
     "tests/gpu/test_as_its_users_run_it.py",
@@ -23,7 +23,7 @@ TESTS = (
     "tests/gpu/test_without_gpu.py",
     "tests/gpu/test_artifact_texts.py",
 )
-# A test that takes longer fails, so that the others still run.
+# A test that takes longer fails, so that the next tests still run.
 TEST_LIMIT_S = 100
 # Pytest begins no test in the last seconds of its part, so that it can still write its results.
 LAST_S = 25.0
@@ -57,7 +57,7 @@ def _module(name: str, *arguments: str) -> Callable[[Path, bool], Sequence[str]]
 
 
 def _pytest(files: Sequence[str], selection: str, dry: str) -> Callable[[Path, bool], Sequence[str]]:
-    """``dry``: selects the tests of a dry run. `make test-gpu` runs all tests on a made-up device."""
+    """``selection``: pytest's expression for the tests to run. ``dry``: the expression for a dry run."""
 
     def command(result: Path, made_up: bool) -> Sequence[str]:
         options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "-n", "4", "--timeout", str(TEST_LIMIT_S)]

@@ -1,4 +1,5 @@
-"""Fills the GPU memory that compiled code allocates with one byte. Kernels of a made-up GPU may not write it.
+"""Fills each GPU allocation of compiled code with a constant byte. Kernels of a made-up GPU may leave the memory
+unwritten.
 
 Private names: torch._C._dynamo.guards._empty_strided_cuda. Checked on 2.15.0.
 """
@@ -11,7 +12,9 @@ import torch
 
 
 def fill(byte: int) -> None:
-    """Fill each allocation of code loaded later with ``byte``. 0 gives zeros; 255 gives NaN, or -1 for integers."""
+    """From now on, fill each allocation of newly loaded code with ``byte``. 0 gives zeros; 255 gives NaN, or -1 for
+    integers.
+    """
     allocate = torch._C._dynamo.guards._empty_strided_cuda
 
     def empty_strided_cuda(*args: Any, **kwargs: Any) -> Any:

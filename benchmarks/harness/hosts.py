@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent.parent
 # The timeout of a sample, in seconds. Samples take far less.
 LIMIT_S = 1200.0
 
-# Defaults of users. Most measures disable both, because they measure the steps after Dynamo's trace, and whole graphs.
+# The defaults that users have: packages and pieces. Most measures disable packages, because they measure the steps
+# after Dynamo's trace. They disable pieces, because they measure whole graphs.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
 IN_PIECES = {"PRECOMPILED_TIERS": "quick,default"}
 DEFAULTS = {**PACKAGES, **IN_PIECES}
@@ -101,11 +102,11 @@ class Host:
         return run_command(self.command(spec, hook=hook, **more))
 
     def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
-        """Start ``commands`` at the same time. Return tree.py's figures for them and the processes that they leave in
-        the background.
+        """Start ``commands`` at the same time. Return tree.py's figures. These include the processes that the commands
+        leave in the background.
 
-        ``daemon``: if true, start a daemon before the commands and stop it at the end. If None, only stop the daemon
-        that the commands may have started. If false, do neither.
+        ``daemon``: if true, start a daemon before the commands and stop it at the end. If None, only stop a daemon at
+        the end, because the commands may have started one. If false, do neither.
         """
         spec = {
             "before": self.precompiled("daemon", "start") if daemon else None,

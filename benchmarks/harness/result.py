@@ -86,7 +86,7 @@ def list_by_group(items: Sequence[tuple[str, str]]) -> str:
 
 
 def write_part(command: str, parts: Sequence[str], page: str = "reference/benchmarks.md") -> None:
-    """Replace the part of a page of docs/ between the two marks of ``command``."""
+    """In a page of docs/, replace the part between the two marks of ``command``."""
     begin, end = f"<!-- made by {command} -->", "<!-- end -->"
     path = ROOT / "docs" / page
     before, _, rest = path.read_text().partition(begin)
@@ -109,7 +109,7 @@ class Table:
 
 
 def machine() -> dict[str, Any]:
-    """Return the properties of the machine and the tree: cores, CPU, versions, load, commit."""
+    """Return properties of the machine and of this checkout: cores, CPU, versions, load, commit."""
     import torch
 
     cpu = platform.processor() or platform.machine()

@@ -1,4 +1,6 @@
-"""Rows that count, per run of a program, the graphs that precompiled served, and the reasons for other graphs."""
+"""Rows that count, per run of a program, the graphs that precompiled served, and the reasons why it did not serve
+others.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ class ServedRow(MeasuredRow):
 
 
 def sum_graphs(rows: Sequence[ServedRow]) -> tuple[int, int]:
-    """Return the number of all graphs and of the served ones."""
+    """Return the number of all graphs and the number of served graphs."""
     return sum(sum(row.graphs) for row in rows), sum(sum(row.served) for row in rows)
 
 

@@ -110,8 +110,8 @@ def _noted(load: Callable[..., Any]) -> Callable[..., Any]:
 def _give_constants(kernel: Any) -> None:
     """Add the constants of a user's kernel to its configuration.
 
-    Inductor's interpreted launch takes constants only from the configuration. If a constant is missing there, the
-    launch computes the grid from the wrong arguments.
+    Inductor's interpreted launch takes constants only from the configuration. If a constant is missing in the
+    configuration, the launch computes the grid from the wrong arguments.
     """
     if kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE:
         return

@@ -48,7 +48,7 @@ def _lgamma(x: float) -> float:
 
 
 def _integral(integrand: Callable[[Array, Array], Array]) -> Function:
-    """Return the mean of a function of period pi. The midpoint rule converges exponentially for such functions."""
+    """Return the mean of a function of period pi. The midpoint rule converges exponentially for periodic functions."""
     points = (np.arange(400) + 0.5) * np.pi / 400
 
     def function(x: Array) -> Array:

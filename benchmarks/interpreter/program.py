@@ -50,7 +50,9 @@ def main() -> None:
 
 
 def _use_the_same_keys() -> None:
-    """Leave TRITON_INTERPRET out of the keys, so that lookups find artifacts that were compiled without it."""
+    """Leave TRITON_INTERPRET out of the keys, so that lookups find artifacts that were compiled without this
+    variable.
+    """
     facts = environment.facts
 
     def without(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
@@ -119,7 +121,8 @@ def _launches() -> int:
     return sum(event["event"] in ("launch", "graph-launch") and event["pid"] == os.getpid() for event in events)
 
 
-# One call. The eager run returns a function from a result to the differences. The compiled run returns the result.
+# One call: an eager run and a compiled run. The eager run returns a function that lists how a result differs from
+# eager's. The compiled run returns the result for this function.
 Call = tuple[Callable[[], Callable[[Any], list[str]]], Callable[[], Any]]
 
 

@@ -16,8 +16,8 @@ SIGMAS = 6.0  # tolerance of a mean or variance; a correct one exceeds it with a
 
 @dataclass(frozen=True)
 class Drawn:
-    """``function`` multiplies its input by random numbers. If the input is ones, the output and the gradient are these
-    numbers.
+    """``function`` multiplies its input by random numbers. If all elements of the input are 1, the output and the
+    gradient are these numbers.
     """
 
     function: Callable[[torch.Tensor], torch.Tensor]

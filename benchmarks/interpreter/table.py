@@ -3,8 +3,8 @@
 `make interpreter` (`python -m benchmarks.interpreter`) takes an hour on 2 cores. The command runs on the made-up device
 (docs/explanation/made-up-cuda.md), with a CUDA build of torch in a separate environment (5 GB).
 
-Exits 1 if a row has no result or differs from eager, or if a kernel is wrong or not runnable. Rows of WITHOUT may have
-no result, because they cannot run here.
+Exits 1 if a row has no result or differs from eager, or if a kernel is wrong or not runnable. Only the rows in WITHOUT
+may lack a result.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _progress(name: str, answer: dict[str, Any], interpret: bool) -> str:
 
 def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
     """Return the command of the program for these rows."""
-    # The interpreter gets its own Inductor cache. Otherwise, graphs without an artifact could come from the shared
+    # The interpreter gets its own Inductor cache. With a shared cache, graphs without an artifact could come from that
     # cache.
     cache = str(host.root / "interpreted")
     interpreted = {"TRITON_INTERPRET": "1", "PRECOMPILED_MODE": "lookup", "TORCHINDUCTOR_CACHE_DIR": cache}
@@ -298,9 +298,7 @@ def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known
 
 
 def _kernels(rows: Sequence[Row]) -> dict[str, tuple[str, str, str]]:
-    """Return the distinct kernels. A kernel in several rows gets the worst of its states, but "equal" if its states are
-    "equal" and "stopped".
-    """
+    """Return the distinct kernels. A kernel in several rows gets the first of its states in the order of ``worst``."""
     worst = ("wrong", "not runnable", "equal", "stopped", "unreached")
     found: dict[str, tuple[str, str, str]] = {}
     for row in rows:

@@ -30,7 +30,7 @@ def kernel_reuse(effort: Effort, say: Say) -> list[Result]:
 def _kernels_after(
     first: str, model: str, effort: Effort, say: Say, variables: dict[str, str] | None = None
 ) -> tuple[int, int]:
-    """The numbers of kernels that the workers build and reuse for ``model``, if the store has the model ``first``."""
+    """Return how many kernels the workers build and reuse for ``model``, if the store has the kernels of ``first``."""
     with fresh_host() as host:
         host.start_daemon()
         _compile(host, first, effort, variables)

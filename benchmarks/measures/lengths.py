@@ -8,7 +8,7 @@ from benchmarks.harness.result import Result
 
 
 def lengths(effort: Effort, say: Say) -> list[Result]:
-    """(l) Twelve sequence lengths in random order, in the second process: graphs traced, eager steps."""
+    """(l) Traced graphs and eager steps of the second process, with twelve sequence lengths in random order."""
     traced = Result("l", "12 sequence lengths, second process: graphs traced", "", 0)
     eager = Result("l", "12 sequence lengths, second process: eager steps", "", 0)
     for number in range(effort.repeats):

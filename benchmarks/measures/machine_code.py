@@ -30,7 +30,7 @@ def functions(file: Path) -> dict[str, list[str]]:
 
 
 def of_the_kernel(file: Path, name: str) -> dict[str, list[str]]:
-    """Return the instructions of a kernel's function and of its OpenMP regions, by the names of these functions.
+    """Map the names of a kernel's function and of its OpenMP regions to their instructions.
 
     In the names and the instructions, "kernel" replaces the kernel's name. ``name``: needed if ``file`` has several
     kernels.

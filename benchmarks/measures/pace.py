@@ -54,7 +54,7 @@ def take(spec: Mapping[str, Any]) -> Pace:
 
 
 def pace(effort: Effort, say: Say) -> list[Result]:
-    """(j) Eager steps during the compile of their graphs, relative to eager steps of a process alone."""
+    """(j) Eager steps during the compile of their graphs, relative to eager steps of a process that runs alone."""
     # On one core, the program and its compile share the core equally. So only the median has a goal.
     shared = len(os.sched_getaffinity(0)) == 1
     results = []

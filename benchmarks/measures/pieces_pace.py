@@ -18,7 +18,8 @@ STEPS = 12
 def pieces_pace(effort: Effort, say: Say) -> list[Result]:
     """(o) Steps of a GPT-2 in pieces: beside the compile of the whole graph, and with suspended workers.
 
-    Two processes run one after the other; the second one starts with the pieces. A third process runs the whole graph.
+    Three processes run one after the other. In the first two, steps run in pieces; the store has the pieces when the
+    second one starts. The third process runs the whole graph.
     """
     beside = Result("o", "gpt2: step in pieces beside the compile of the whole graph / without a compile", "", 1.3)
     pieces = Result("o", "gpt2: step in pieces, without a compile / step of the whole graph", "", None)
@@ -53,7 +54,7 @@ def _suspended(daemon: int) -> Iterator[None]:
 
 
 def _step_s(host: Host, spec: dict[str, Any], state: str) -> float:
-    """Return the median time of a process's steps. Raises BenchmarkError unless its graphs are then in ``state``."""
+    """Return the median time of a process's steps. Raises BenchmarkError unless all graphs end in ``state``."""
     found = host.run(spec, hook=True, extra=IN_PIECES)
     if any(graph["state"] != state or not graph["calls_compiled"] for graph in found["reports"]):
         raise BenchmarkError(f"a graph is not {state}, or never ran compiled: {found['reports']}")

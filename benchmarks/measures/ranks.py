@@ -1,4 +1,4 @@
-"""Measures (d): processes that start at once."""
+"""Measures (d): processes that start at the same time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.harness.result import Result
 
 
 def ranks_at_once(effort: Effort, say: Say) -> list[Result]:
-    """(d) Ranks that start cold at once: how many CPU seconds more than warm ranks they take, and when all run
-    compiled.
+    """(d) Ranks that start cold at the same time: their extra CPU seconds relative to warm ranks, and the time until
+    all run compiled code.
     """
     count = effort.ranks
     # The goals were set for four and eight processes. With more processes, each pays a smaller share of the compile.

@@ -49,8 +49,8 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
                 for name in order:
                     python, variables = cases[name]
                     started = time.perf_counter()
-                    # No timeout: with one, subprocess would check whether the process has ended only after 0.5, 1.5,
-                    # 3.5, 7.5, 15.5, ... ms.
+                    # This call has no timeout. With a timeout, subprocess would check only after 0.5, 1.5, 3.5, 7.5,
+                    # 15.5, ... ms whether the process has ended.
                     subprocess.run([python, "-c", "pass"], env=variables, check=True)
                     times[name].append((time.perf_counter() - started) * 1000)
             medians = {name: statistics.median(values) for name, values in times.items()}

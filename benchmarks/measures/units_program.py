@@ -75,7 +75,7 @@ def _file(kernel: Any) -> Path:
 
 
 def _pace(one: Callable[..., Any], unit: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
-    """Return the median time of a call of ``unit``, divided by that of ``one``."""
+    """Return ``unit``'s median time per call, divided by ``one``'s."""
     seconds: dict[Callable[..., Any], list[float]] = {one: [], unit: []}
     for number in range(ROUNDS):
         for kernel in (one, unit) if number % 2 else (unit, one):

@@ -16,7 +16,8 @@ RTOL, ATOL = 1e-3, 1e-4
 # keys), so errors below this fraction of the largest gradient do not count.
 OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
 # Gradients of models of real size are sums of many terms, so single elements have large errors. For such models, the
-# norm of a tensor's error may be this fraction of the tensor's norm, or of a hundredth of the largest gradient's norm.
+# norm of a tensor's error is limited to OF_ITS_NORM times a reference norm. The reference is the tensor's norm or
+# OF_LARGEST_NORM times the largest gradient's norm, whichever is larger.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
 # The fraction for results after several steps of training: the weights accumulate the rounding errors of all steps.
@@ -115,7 +116,7 @@ def unlike(got: Tensors, expected: Tensors) -> list[str]:
 
 
 def _compared(got: Tensors, expected: Tensors, off: Callable[[str, torch.Tensor, torch.Tensor], str]) -> list[str]:
-    """Return a line per difference. ``off`` returns the error of a shared tensor, or ""."""
+    """Return a line per difference. For a tensor in both dicts, ``off`` returns the error, or ""."""
     found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     for name in expected.keys() & got.keys():
         left, right = got[name], expected[name]

@@ -210,8 +210,8 @@ ON_GPU = ("gpt2", "llama_1b", "resnet50")
 class Step(torch.nn.Module):
     """One call of the model. Returns its predictions, or their loss if there is a ``target``.
 
-    The loss is computed here because HuggingFace's loss logs a warning for some models, and Dynamo breaks the graph
-    there.
+    The loss is computed here because HuggingFace's loss logs a warning for some models, and Dynamo breaks the graph at
+    this warning.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -5,8 +5,8 @@ JSON line before each group ({"begun": group}) and one for each of its rows.
 
 If a group raises an error, or if a worker did not compile all of its graphs, the program splits the group in half and
 runs each half as a group, down to groups of one row. A row that differs from eager in a group runs again alone.
-``among`` is its difference in the group. With ``fallback_random``, both sides draw torch's random numbers, so results
-are comparable.
+``among`` is its difference in the group. With ``fallback_random``, eager and compiled code draw the same random
+numbers, so results are comparable.
 """
 
 from __future__ import annotations

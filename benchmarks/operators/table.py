@@ -25,8 +25,8 @@ from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
 IN_PROCESS = 0.01  # largest share of rows that the client compiles
-# GROUP: the number of rows in one function, which is one graph unless a row breaks it. GROUP_LIMIT_S: a group's timeout
-# in seconds, far above its time on a loaded machine.
+# GROUP: the number of rows in one function. Such a function is one graph unless a row breaks the graph. GROUP_LIMIT_S:
+# a group's timeout in seconds, far above its time on a loaded machine.
 GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
 
@@ -90,7 +90,8 @@ def _state(answer: Answer) -> str:
 def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
     """Run the rows that ``found`` lacks, then the wrong rows with plain torch.compile. Returns ``found``.
 
-    A wrong row of an earlier, interrupted run lacks plain torch.compile's result, so it runs again with both.
+    A wrong row of an earlier, interrupted run lacks plain torch.compile's result, so the row runs again with
+    precompiled and with plain torch.compile.
     """
     found = Found() if found is None else found
     for row in found.wrong():

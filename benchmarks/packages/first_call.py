@@ -60,7 +60,9 @@ def recording(quick: bool, say: Say) -> list[float]:
 
 
 def measure_in_turns(sample: Callable[[str], float], sides: tuple[str, str], quick: bool, say: Say) -> list[float]:
-    """Return ratios of the first side's seconds to the second's, in pairs whose order alternates."""
+    """Sample both sides several times, in alternating order. Return for each pair the first side's seconds divided by
+    the second side's.
+    """
     ratios = []
     for number in range(2 if quick else 7):
         seconds = {side: sample(side) for side in (sides if number % 2 else reversed(sides))}

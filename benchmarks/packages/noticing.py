@@ -16,7 +16,7 @@ def noticing(quick: bool, say: Say) -> list[float]:
     """Compare traces of a GPT-2 with and without FROM_THE_BEGINNING (native_calls.py). Returns ratios of CPU seconds.
 
     On CPython 3.12 and newer, native_calls.py watches every trace. On older versions, it watches a trace only after the
-    trace has read, for example, an enum with methods. There the ratio is the cost of such a watched trace.
+    trace has read, for example, an enum with methods. On these versions, the ratio is the cost of a watched trace.
     """
     import torch
 

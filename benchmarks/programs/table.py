@@ -1,5 +1,5 @@
-"""Runs programs that use other libraries three times each, and reports served graphs, new traces, and differences from
-eager.
+"""Runs each program of the table three times, and reports served graphs, new traces, and differences from eager. The
+programs use other libraries.
 
 `make programs` (`python -m benchmarks.programs`). Exits 1 if a program differs from eager and from plain torch.compile,
 if it fails, or if fewer than 99 % of all graphs are served.
@@ -118,7 +118,7 @@ def _compare(host: Host, row: Row) -> None:
         row.packages.append(sum(is_served(report) and report["source"] == "package" for report in found["reports"]))
         row.different += [f"{run} run, {text}" for text in compare_steps(results[run], expected)]
     if row.different:
-        # Eager may be unstable (chaos, ties). Compiled code then differs from eager by more than rounding.
+        # If a program is numerically unstable (chaos, ties), compiled code differs from eager by more than rounding.
         _, plain = _run(host, row, "plain")
         if compare_steps(plain, expected):
             _, swapped = _run(host, row, "swapped", eager_steps=1)

@@ -1,4 +1,4 @@
-"""Defines the cases with pipeline parallelism, and with checkpoints that are written during a training."""
+"""Defines the cases with pipeline parallelism, and with checkpoints that are written during training."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Usage, by torchrun: python -m benchmarks.ranks.program SPEC. The caller may enable precompiled. SPEC is a JSON object:
 - ``name``: the case
-- ``file``: the file for the results of each step, with ``.pt`` added, and for the rest, with ``.json`` added
+- ``file``: the beginning of the paths of two output files: ``.pt`` with each step's results, and ``.json`` with the
+  rest
 - ``wait``: whether to wait for pending graphs after each step
 """
 
@@ -41,8 +42,8 @@ def main() -> None:
     found = {"seconds": seconds, "waited": waited, **state.counted()}
     Path(f"{spec['file']}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
-    # Leave without Python's shutdown, in which plain torch 2.13 sometimes hangs: the destructor of DDP's process group
-    # holds the GIL while it waits for a thread that needs the GIL.
+    # Exit without Python's shutdown, because plain torch 2.13 sometimes hangs there. The destructor of DDP's process
+    # group holds the GIL while it waits for a thread that needs the GIL.
     atexit._run_exitfuncs()
     os._exit(0)
 

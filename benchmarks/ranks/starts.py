@@ -1,4 +1,4 @@
-"""Compares a later start's first step with plain torch.compile's warm start: a Llama on a mesh of 2 x 2.
+"""Compares, for a Llama on a mesh of 2 x 2, a later start's first step with plain torch.compile's warm start.
 
 `python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks. Starts
 with precompiled and with plain torch alternate. Both kinds of starts have separate caches, which a first start fills.

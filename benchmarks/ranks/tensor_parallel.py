@@ -81,8 +81,8 @@ def parallel_loss() -> Iterator[Values]:
         numbers, classes = batch(step, same=True)
         return functional.cross_entropy(compiled(numbers), classes)
 
-    # The context also spans the backward. The context must not be nested, because an inner context would end the outer
-    # context.
+    # The context manager also spans the backward. ``loss_parallel`` must not be nested, because an inner one would end
+    # the outer one.
     with loss_parallel():
         yield from trained(model, loss)
 

@@ -24,7 +24,7 @@ from benchmarks.scale.store import copies, measure_store
 from precompiled.store.artifacts import Store
 
 PAGE = "reference/scale.md"
-# Columns that the page omits: their values do not grow.
+# Columns that the page omits, because their values do not grow.
 LEFT_OUT = frozenset({"`precompiled status` (s)", "`precompiled cache stats` (s)", "deepest seen"})
 
 

@@ -8,9 +8,9 @@ Usage: python -m benchmarks.scale.program SPEC. SPEC is a JSON object:
 - ``environment``: as wire.Interpreter
 
 Directories come from environment variables. Prints "ready", waits for a line on stdin, and prints a JSON line:
-- ``accepted``, ``answered``: seconds from each submit to the first reply, and to the reply that its artifact is
-  published
-- ``lost``: submits without such a reply
+- ``accepted``: for each submit, seconds until its first reply; ``answered``: seconds until the reply that its artifact
+  is published
+- ``lost``: number of submits without the reply that the artifact is published
 - ``other``: number of replies of other kinds
 - ``submitted_s``: seconds until the last submit
 """

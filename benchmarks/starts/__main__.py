@@ -1,5 +1,5 @@
-"""Measures starts of models by all contenders: the time of a fresh process until its first result and until its first
-compiled one.
+"""Measures starts of models by all contenders: the time of a fresh process until its first result, and until its first
+result from compiled code.
 
 `python -m benchmarks.starts` (`make bench-full`: everything, hours). Each sample is a fresh process on its own host.
 The contenders of a model, task and kind of shapes take turns; each turn begins with a different contender.

@@ -53,15 +53,15 @@ def read_compiles(sample: Sample, host: Host, tree: dict[str, Any]) -> None:
 
 
 def _tracing(phases: dict[str, float]) -> float | None:
-    """Return the seconds of Dynamo's frames without its backend."""
+    """Return the seconds that Dynamo spent on frames, without the time in its backend."""
     if "_compile.compile_inner" not in phases:
         return None
     return phases["_compile.compile_inner"] - phases.get("OutputGraph.call_user_compiler", 0.0)
 
 
 def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return the longest step around the swap, and the medians of the eager steps before and the compiled steps after
-    it.
+    """Return the longest step around the swap, the median eager step before the swap, and the median compiled step
+    after it.
 
     ``compiles``: (start, end) in monotonic seconds. ``first``: index of the first compiled step. "Around" begins with
     the step in which the artifact was published, because the compile slows down earlier steps. The process's first call

@@ -14,7 +14,9 @@ from benchmarks.starts.sample import Group, Sample, ratios, values
 
 
 def first_calls(effort: Effort, say: Say) -> list[Result]:
-    """(a, b, h) Starts, cold and warm, and the swap: all contenders on GPT-2, the main ones on the other models."""
+    """(a, b, h) Starts, cold and warm, and the swap: all contenders on GPT-2, and the main contenders on the other
+    models.
+    """
     samples = run(default_plans(effort.repeats, quick=effort.quick), effort.size, say)
     publish(samples, effort.quick, say)
     return goals(samples)

@@ -84,7 +84,7 @@ def draw(samples: Sequence[Sample], *, docs: bool) -> list[Path]:
 
 
 def _typical(samples: Sequence[Sample], group: Group, contender: str) -> Sample | None:
-    """Return the sample with the median time of the first result (the lower of two)."""
+    """Return the sample with the median time of the first result. Of two middle samples, return the faster one."""
     good = [
         sample
         for sample in samples

@@ -26,7 +26,7 @@ class Group:
 
 @dataclass
 class Sample:
-    """One start. Seconds and bytes; None if the contender lacks the value or did not get so far.
+    """One start. Seconds and bytes; None if the contender lacks the value or ended before it was measured.
 
     ``outcome``: "ok", "crashed", "wrong" (differs from eager) or "unexpected" (did not do what its name says).
     """

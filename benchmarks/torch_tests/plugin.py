@@ -4,8 +4,8 @@ PRECOMPILED_TORCH_TESTS names the file. Its JSON lines are {"begun": id}, {"test
 the end {"graphs": {STATE: number}}. "at" is the test's failing statement and the functions that it called. Tests whose
 ids are already in the file are skipped, so a new process continues where another one died.
 
-torch's tests of Inductor give ``torch.compile`` a function that calls ``compile_fx``. Such a call bypasses the hook
-(reason ``direct-call``), so this plugin sends it to the backend ``precompiled``.
+In torch's tests of Inductor, the backend of ``torch.compile`` is a function that calls ``compile_fx``. Such a call
+bypasses the hook (reason ``direct-call``), so this plugin sends it to the backend ``precompiled``.
 
 In mode ``eager``, a graph's first call is eager, and its second call waits for the artifact. So each graph that is
 called twice is swapped.

@@ -46,7 +46,7 @@ OURS = "a fault of precompiled"
 
 @dataclass
 class Found:
-    """The tests of one file in one way, by id, and the number of graphs by state."""
+    """One file's tests, run in one way: each test's result by id, and the number of graphs by state."""
 
     tests: dict[str, TestResult] = field(default_factory=dict)
     graphs: Counter[str] = field(default_factory=Counter)
@@ -85,7 +85,7 @@ def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Sa
             except BenchmarkError as error:
                 if way == "plain":
                     raise
-                # Plain torch.compile ran all tests, so each test counts as different after this error.
+                # Plain torch.compile ran these tests, but this way ran none, so all of them count as died.
                 died = {"outcome": "died", "why": str(error)}
                 found[way] = Found({name: {"test": name, **died} for name in found["plain"].tests})
             say(f"{file.name}: {way}: {len(found[way].passed())} of {len(found[way].tests)} passed")

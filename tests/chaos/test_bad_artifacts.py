@@ -43,7 +43,9 @@ def replace_by_a_link(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def spoiled(shared_host: Host) -> Callable[[str, Callable[[Path], None]], None]:
-    """Return a function that damages the file of the published MLP that matches a pattern."""
+    """Return ``spoil(pattern, how)``, which damages one file of the MLP's artifact. The file's name matches the
+    pattern.
+    """
     shared_host.run(MLP)
 
     def spoil(pattern: str, how: Callable[[Path], None]) -> None:

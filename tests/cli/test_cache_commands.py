@@ -45,7 +45,7 @@ def test_dir_prints_only_the_path(store: Store) -> None:
 def test_command_that_makes_a_store_safe_again_suffices(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """The printed command works in any directory, and for all files below the refused one."""
+    """The printed command works in any working directory, and mends all files below the refused directory."""
     spaced = tmp_path / "a b"
     store.root.rename(spaced)
     for path in (spaced / "artifacts", *(spaced / "artifacts").rglob("*")):

@@ -154,7 +154,7 @@ def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Returns whether a process has ended. A zombie counts as ended: PID 1 may reap it late or never."""
+    """Returns whether a process has ended. A zombie counts as ended, because PID 1 may reap it late or never."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -25,7 +25,7 @@ def publish(store: Store, key: str) -> None:
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Store]:
-    """The user's store and a base store. The settings of the test process name both."""
+    """The user's store and a base store. The settings of the test process name both stores."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)

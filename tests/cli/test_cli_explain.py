@@ -86,8 +86,8 @@ def test_the_nearest_graph_has_the_fewest_different_components_then_fields(store
 
 
 def test_a_version_of_the_graph_is_nearer_than_a_graph_with_fewer_different_components(store: Store) -> None:
-    """After ``eval()`` and ``no_grad()``, a generator's graph has more in common with a discriminator's than the
-    discriminator's own graph of the training.
+    """Under ``eval()`` and ``no_grad()``, the graphs of discriminator and generator have more components in common than
+    the discriminator's graphs in evaluation and in training.
     """
     other = put("graph", [[["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]])
     trained = changed(put(*ARGS, 0, "shape", [12, 16]))
@@ -158,7 +158,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     assert "which failed to compile" in invoke("explain", "--newest").output
     shown = answer("cache", "show", key_of("failed"))
     assert shown["graph"][2]["text"] == "%2 = operator.mul(%0, 3)" and "program" not in shown["failure"]
-    # `explain` can compare a later graph with the failed one.
+    # `explain` can compare a later graph with the failed graph.
     publish(store, "after", changed(put(*NODES, 2, 2, 1, 4)), 5)
     publish(store, "before", PROGRAM, 20)
     eviction.remove(store, key_of("before"))

@@ -153,7 +153,9 @@ def test_a_compiled_graph_without_a_compiled_call_is_not_shown_as_running(
 
 
 def test_a_graph_that_the_program_bypasses_is_shown(tmp_path: Path) -> None:
-    """Each graph of the summary has a row. The code `switched-off` alone reads like PRECOMPILED=0."""
+    """Each graph of the summary has a row. The message must follow the code `switched-off`, because the code alone
+    suggests PRECOMPILED=0.
+    """
     tmp_path.chmod(0o700)
     bypassed = GraphReport("b", "g [1/0]", "", "bypassed", "inline", "switched-off", "the program bypasses it")
     recorded(
@@ -233,7 +235,7 @@ if __name__ == "__main__":
         worker = multiprocessing.get_context(start).Process(target=work, args=(number,))
         worker.start()
         worker.join()
-    # As execnet starts the workers of pytest-xdist.
+    # execnet starts the workers of pytest-xdist with this command.
     command = [sys.executable, "-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
     subprocess.run(command, input=repr(GRAPH % 2) + "\\n", text=True, check=True)
 """
@@ -291,7 +293,9 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
 
 
 def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record of a process begins with its first graph. A run's start and duration must include the time before."""
+    """The record of a process begins with its first graph. A run's start and duration must include the time before its
+    first graph.
+    """
     tmp_path.chmod(0o700)
     recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
     (run,) = run_records.runs(tmp_path)
@@ -310,7 +314,9 @@ def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: p
 def test_an_old_run_is_said_to_be_the_newest_recorded_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: float, name: str, is_said: bool
 ) -> None:
-    """The user may have run the program since, with an error before the first graph or with precompiled off."""
+    """After the last recorded run, the user may have run the program without a record: with precompiled off, or with an
+    error before the first graph.
+    """
     tmp_path.chmod(0o700)
     recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
     (run,) = run_records.runs(tmp_path)
@@ -475,7 +481,7 @@ def test_time_in_wait_is_not_counted_as_eager(tmp_path: Path) -> None:
     blocked = [submits[1], Span("wait", 101.5, 3.0, 1)]
     graphs = [
         GraphReport("a", "f [0/0]", "aa", "compiled", "swap", swapped_after_s=12.5, spans=[submits[0]]),
-        # Its first call blocked the program, so the other graph did not run eager for 3 s.
+        # This graph's first call blocked the program for 3 s, so the other graph did not run eager during this time.
         GraphReport(
             "b",
             "g [1/0]",
@@ -577,7 +583,9 @@ def test_only_a_compile_that_began_before_its_run_is_said_to(tmp_path: Path) -> 
 def test_equal_graphs_of_a_run_share_a_job_and_its_saved_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal functions or layers have one key. The first one submits the job, so the job is the run's own."""
+    """Equal functions or layers have one key. The run's first graph with this key submits the job, so the job is the
+    run's own.
+    """
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
 
@@ -698,8 +706,8 @@ def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> No
 def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
     """If the store has a key only for other sizes, a lookup is a miss, and its cause is "new size".
 
-    Only artifacts older than the lookup count. In mode "wait" the start of the record would be too late, because it
-    follows a compile.
+    Only artifacts older than the lookup count. In mode "wait", the start of the record is not the time of the lookup,
+    because the record starts after the compile.
     """
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
@@ -787,7 +795,8 @@ def test_only_a_cache_miss_is_counted_as_new(
 
 
 def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
-    """`explain` must not compare with a graph of another file, even if it is nearer than those of the same file.
+    """`explain` must not compare a graph with a graph of another file, even if all graphs of the same file are less
+    similar.
 
     Without an earlier graph of the same file, the cause is "new graph".
     """

@@ -1,4 +1,6 @@
-"""Tests that commands start fast, by what they import. The time itself depends on the load of the machine."""
+"""Tests that commands start fast: the tests check which modules a command imports. The time itself depends on the load
+of the machine.
+"""
 
 from __future__ import annotations
 

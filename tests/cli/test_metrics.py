@@ -68,7 +68,7 @@ def said(daemon: DaemonUnderTest, *arguments: str) -> str:
 
 @contextmanager
 def serving(where: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Run `metrics --listen`. Yields the address that it prints."""
+    """Run `metrics --listen` and yield the address that the command prints."""
     process = subprocess.Popen(command("--listen", where), env=variables, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

@@ -46,7 +46,7 @@ def plain():
         ("variable", "C", 0, [5]),
         ("variable", "D", 0, [6]),
         ("variable", "E", 0, []),
-        # Line 12 has mode=, which sets several settings. The search must find the line for each of them.
+        # Line 12 has mode=, which sets several settings. The search must find the line for each of these settings.
         ("setting", "inductor.triton.cudagraphs", 0, [8, 12]),
         ("setting", "inductor.max_fusion_size", 0, [9, 12]),
         ("setting", "inductor.epilogue_fusion", 0, [10, 12]),

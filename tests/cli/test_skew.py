@@ -34,7 +34,9 @@ def test_stop_ends_a_daemon_that_speaks_another_protocol(tmp_path: Path, monkeyp
 
 
 def test_a_listener_that_is_not_our_daemon_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd, or the daemon of another user, may listen at the daemon's socket. `stop` must not kill them."""
+    """systemd, or the daemon of another user, may listen at the daemon's socket. `stop` must not kill either of
+    these.
+    """
     with running_daemon(tmp_path) as running:
         with monkeypatch.context() as patch:
             patch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])

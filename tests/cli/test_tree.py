@@ -159,7 +159,7 @@ def test_an_old_name_prints_a_notice_on_stderr_only() -> None:
 
 
 def test_the_version_that_removes_old_names_is_not_released() -> None:
-    """The release of this version must remove RENAMED, so that no notice names a past version."""
+    """The release of version REMOVED_IN must remove RENAMED. Otherwise the notices would name a past version."""
     assert tuple(map(int, VERSION.split(".")[:2])) < tuple(map(int, tree.REMOVED_IN.split(".")))
 
 

@@ -1,4 +1,5 @@
-"""Tests of programs that close descriptors that they did not open. A program that turns itself into a daemon does so.
+"""Tests of programs that close descriptors that they did not open. For example, a program that becomes a daemon closes
+all descriptors.
 
 Graphs are pending meanwhile. Files and sockets that the program opens afterwards get the descriptor numbers of
 precompiled's connection. Precompiled must neither write to these files and sockets nor close them.

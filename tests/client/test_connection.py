@@ -161,7 +161,9 @@ def test_busy_submit_is_retried(tmp_path: Path) -> None:
 
 
 def test_submit_that_becomes_busy_after_acceptance_is_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
-    """The daemon replies Busy to an accepted submit if another user's job takes its place in a full queue."""
+    """If the queue is full, another user's job may displace an accepted job. The daemon then replies Busy to the
+    displaced submit.
+    """
     connection, replies, go = DaemonConnection(daemon.settings), Replies(), tmp_path / "go"
     try:
         message = daemon.submit()

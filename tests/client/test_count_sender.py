@@ -1,5 +1,5 @@
-"""Tests that a process whose graphs all hit sends its counts while it runs. A signal may end the process before its
-exit handlers could send them.
+"""Tests that a process whose graphs all hit sends its counts while it runs. If a signal ends the process, its exit
+handlers cannot send the counts.
 """
 
 from __future__ import annotations

@@ -269,8 +269,8 @@ def test_checkpoint_recomputes_with_compiled_code() -> None:
 
 
 def test_second_call_within_a_checkpoint_stays_eager() -> None:
-    """The first call in the checkpoint ran eager, so the checkpoint must also recompute it in eager mode. So a later
-    call in the same checkpoint that raises must not switch the graph to compiled code.
+    """The first call in the checkpoint ran eager, so the checkpoint must also recompute it in eager mode. So if a later
+    call in the same checkpoint raises, the graph must not switch to compiled code.
     """
     made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
 

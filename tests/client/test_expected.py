@@ -40,7 +40,7 @@ print(compiled(torch.ones(2)).tolist(), len(messages), flush=True)
 precompiled.wait()
 """
 
-# Waits for the precompiled header in the store, instead of a worker.
+# A variant of PROGRAM that waits for a precompiled header in the store, not for a worker.
 OF_A_HEADER = PROGRAM.replace(
     "ask.request(PROCESS.settings(), wire.Status()).workers",
     "list(PROCESS.settings().cache_dir.glob('scratch/*/precompiled_headers/*.*ch'))",

@@ -785,8 +785,8 @@ def test_unsupported_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_require_raises_if_the_hook_cannot_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this error, a bad setting or an unsupported torch would silently turn "must be served" into plain
-    torch.compile.
+    """Without this error, the program would silently run plain torch.compile after a bad setting or with an unsupported
+    torch.
     """
     plain = torch._TorchCompileInductorWrapper.__call__
     monkeypatch.setattr(inductor_route, "_patches", Patches())

@@ -93,7 +93,7 @@ def test_error_that_cannot_be_counted_is_not_raised(lookup: KernelLookup, monkey
 
 
 def test_process_asks_the_remote_only_for_a_limited_time(here: ThisProcess, tmp_path: Path) -> None:
-    """No helper runs, so each request takes the remaining time."""
+    """No helper runs, so each request takes all the time that is left of the limit."""
     remote = replace(here.session.settings, remote=f"file://{tmp_path}", remote_ahead_s=0.05)
     lookup = KernelLookup(remote)
     starting = remote.cache_dir / "remote" / "starting"

@@ -1,4 +1,6 @@
-"""Tests of Triton kernels that workers compile ahead of a program. tests/gpu/test_triton_kernels_ahead.py compiles."""
+"""Tests of Triton kernels that workers compile before the program launches them. No worker compiles a kernel here;
+tests/gpu/test_triton_kernels_ahead.py has real compiles.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests whether the earlier or the new code serves a graph after calls of both were measured, with a clock that the
-calls advance.
+"""Tests of speed trials: after measured calls, either the earlier or the new code serves the graph. A clock that the
+calls advance replaces the real clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from precompiled.client.serving_code import ServingCode
 from precompiled.client.speed_trial import MAX_CALLS, SAMPLES, WARM_UP, Lost, SpeedTrial
 
-# The maximum number of calls of slower code, and of calls of the earlier code in the same time.
+# The maximum number of calls in a trial of slower code: calls of the slower code and calls of the earlier code.
 DECIDED_AFTER = WARM_UP + 3 * SAMPLES
 
 

@@ -1,4 +1,4 @@
-"""Tests of the owner of a source file: this project, the standard library, or the user."""
+"""Tests that a source file is attributed to its owner: this project, the standard library, or the user."""
 
 from __future__ import annotations
 

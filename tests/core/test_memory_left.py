@@ -1,4 +1,4 @@
-"""Tests that the free memory is that of the host, or less if the cgroup's limit leaves less."""
+"""Tests that the free memory is the host's free memory or what the cgroup's limit leaves, whichever is less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the buffer for messages that a peer has not read, over a real pair of sockets."""
+"""Tests of the buffer for messages that a peer has not read yet. The tests use a real pair of sockets."""
 
 from __future__ import annotations
 

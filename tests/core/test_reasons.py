@@ -165,8 +165,8 @@ def test_outcomes_of_the_client_are_those_of_the_table() -> None:
 
 
 def test_only_an_explanation_reads_the_table() -> None:
-    """A hit imports core/reasons.py, so the import must not read the table. ``outcome`` must not read it, either,
-    because a process that falls back may have no free descriptor.
+    """A hit imports core/reasons.py, so the import must not read the table. ``outcome`` must not read the table,
+    either, because a process that falls back may have no free descriptor.
     """
     program = """
 import sys
@@ -183,8 +183,8 @@ assert reasons.read_reasons() and [path for path in opened if path.endswith("rea
 
 
 def test_bypassed_graphs_are_always_compiled_in_process() -> None:
-    """backend.py compiles a bypassed graph in process whatever its code is, so the table must not name
-    another outcome.
+    """backend.py compiles every bypassed graph in process, so the table must give each code of a bypass this
+    outcome.
     """
     known = [reason for reason in REASONS.values() if reason.kind in (ReasonKind.BYPASS, ReasonKind.FAILURE)]
     assert {reason.outcome for reason in known} == {Outcome.IN_PROCESS}

@@ -1,4 +1,4 @@
-"""Tests that a sample has the size of its setting."""
+"""Tests that a random sample has the fraction that its setting names."""
 
 from __future__ import annotations
 

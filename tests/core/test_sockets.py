@@ -18,7 +18,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(autouse=True, params=["cookies", "inodes"])
 def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test as on a kernel with socket cookies, and as on a kernel without them."""
+    """Run each test twice: with the kernel's socket cookies, and as if the kernel had no socket cookies."""
     if request.param == "inodes":
         monkeypatch.setattr(sockets, "_SO_COOKIE", 9999)
     with socket.socket(socket.AF_UNIX) as sock:

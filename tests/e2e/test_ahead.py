@@ -21,7 +21,9 @@ def run(host: Host, tmp_path: Path, *way: str, **env: str) -> Any:
 
 
 def test_graphs_compiled_ahead_wait_for_artifacts_and_hit_later(served: Host, tmp_path: Path) -> None:
-    """A graph of this kind must not run eager, so its call waits for the artifact even in the mode "eager"."""
+    """A graph that is compiled ahead must not run eager, so its call waits for the artifact even in the mode
+    "eager".
+    """
     first = run(served, tmp_path, PRECOMPILED_MODE="eager")
     assert first == {"graphs": [["compiled", "swap", "", 0]] * 2, "in_process": []}
     assert run(served, tmp_path) == {"graphs": [["compiled", "hit", "", 0]] * 2, "in_process": []}

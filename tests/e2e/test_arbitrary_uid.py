@@ -81,7 +81,7 @@ class Container:
             f"--regid={UID}",
             "--clear-groups",
             "--inh-caps=+dac_read_search",
-            # The interpreter may be in /root. With this capability the process can read it.
+            # The interpreter may be in /root. With this capability, the process can read the interpreter.
             "--ambient-caps=+dac_read_search",
         ]
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])

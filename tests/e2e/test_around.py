@@ -1,6 +1,6 @@
 """Tests of calls to Inductor that bypass torch.compile.
 
-torch must handle such a call as it does without precompiled. precompiled only counts the call.
+torch must handle these calls as it does without precompiled. precompiled only counts them.
 """
 
 from __future__ import annotations

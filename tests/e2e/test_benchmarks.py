@@ -66,7 +66,7 @@ def test_a_start_has_all_its_figures(samples: dict[str, Sample]) -> None:
         assert sample.artifact_bytes
         assert sample.memory["client"][0] > sample.memory["daemon"][0] > 0
     assert cold.compiled_s > cold.first_s and warm.compiled_s == warm.first_s
-    # The program has one graph. With an empty store one worker compiles it. A cache hit needs no worker.
+    # The program has one graph. With an empty store, one worker compiles this graph. A cache hit needs no worker.
     assert len(cold.compiles) == 1 and len(cold.memory["worker"]) >= 1 and cold.worker_started
     assert not warm.compiles and "worker" not in warm.memory
     assert cold.swap and cold.swap["longest_s"] >= cold.swap["compiled_s"]
@@ -113,8 +113,8 @@ def test_waiting_program_without_equal_layers_is_a_valid_sample_in_pieces() -> N
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_loading_an_artifact_starts_no_process() -> None:
-    """Inductor's own load probes the CPU with subprocesses and precompiles a header. The two steps take 0.9 s of each
-    start.
+    """Inductor's own load probes the CPU with subprocesses and precompiles a header. The probes and the header take 0.9
+    s of each start.
     """
     results = {result.title: result for result in load(QUICK, lambda _: None)}
     assert results["child processes that a load starts"].samples == [0.0]

@@ -35,7 +35,7 @@ def called(compiled, times=1):
 
 
 def run(host: Host, code: str, **env: str) -> Any:
-    """Run the program without a daemon. Returns what it prints, as JSON."""
+    """Run the program without a daemon. Returns the parsed JSON that the program prints."""
     client = host.program("-c", HEAD + textwrap.dedent(code), env={"PRECOMPILED_MODE": "lookup", **env})
     found = client.result()
     assert not client.errors, client.text()
@@ -44,7 +44,9 @@ def run(host: Host, code: str, **env: str) -> Any:
 
 @pytest.mark.reason("switched-off")
 def test_bypass_leaves_one_model_to_torch(host: Host) -> None:
-    """The models have one class, so Dynamo would serve both with one compiled frame if their backends were equal."""
+    """Both models are of the same class. If their backends were equal, Dynamo would serve both models with one compiled
+    frame.
+    """
     found = run(
         host,
         """

@@ -1,6 +1,6 @@
 """Tests that each program of the corpus is served.
 
-Its graphs are swapped in the first process, and are cache hits in later processes. The values must equal those of eager
+The graphs are swapped in the first process, and are cache hits in later processes. The values must equal those of eager
 code, and no client may compile a graph.
 """
 
@@ -59,7 +59,9 @@ def test_bypassed_rows_have_the_expected_reasons(answers: list[Answer]) -> None:
 
 @pytest.mark.slow
 def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(served: Host) -> None:
-    """DDPOptimizer splits the model into several graphs. The daemon must compile each of them once for both ranks."""
+    """DDPOptimizer splits the model into several graphs. The daemon must compile each of these graphs once for both
+    ranks.
+    """
     for source in ("swap", "hit"):
         file = str(served.root / f"rendezvous-{source}")
         ranks = [served.program(str(DDP_PROGRAM), str(rank), file, env={"OMP_NUM_THREADS": "1"}) for rank in range(2)]

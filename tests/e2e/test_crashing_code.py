@@ -1,4 +1,4 @@
-"""Tests that an artifact with which each process crashes is refused after the third crash."""
+"""Tests that an artifact is refused after three processes have crashed with it."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
 
 def run(host: Host, variables: dict[str, str]) -> None:
     program = host.root / "project" / "program.py"
-    # The program cannot be a fork of the zygote. The zygote has already read such variables, and is older than the
-    # file of the operator.
+    # The program cannot be a fork of the zygote. A fork would ignore the changed variables, because the zygote has
+    # already read them. The fork would also lack the operator, because the operator's file is newer than the zygote.
     host.program(str(program), env=variables, cwd=program.parent, forked=False).ended()
 
 

@@ -1,4 +1,6 @@
-"""Tests of frozen weights. The key contains their content. A later change in place acts as in plain torch.compile."""
+"""Tests of frozen weights. The key contains their content. A later in-place change of a weight has the same effect as
+in plain torch.compile.
+"""
 
 from __future__ import annotations
 

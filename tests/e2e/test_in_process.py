@@ -85,7 +85,8 @@ print(json.dumps([[graph.state, graph.source, graph.reason, graph.calls_compiled
 @pytest.mark.integration
 @pytest.mark.parametrize("mode", ["eager", "wait"])
 def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str) -> None:
-    """With ``dynamic=True`` a float of the module becomes a symbol. AOTAutograd then makes its value a constant.
+    """With ``dynamic=True`` a float of the module becomes a symbol. AOTAutograd then makes the float's value a
+    constant.
 
     The graph is retraced with the constant, so that later processes can share its artifact.
     """
@@ -99,7 +100,9 @@ def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str
 
 @pytest.mark.integration
 def test_float_that_no_operator_reads_costs_no_compile(served: Host) -> None:
-    """``norm_type`` of an embedding is such a float. Dynamo must retrace the function before any compile."""
+    """No operator reads the float ``norm_type`` of an embedding. Dynamo must retrace the function before any
+    compile.
+    """
     file = served.project(floats=FLOATS) / "floats.py"
     assert served.program(str(file), "embedding").result() == [["compiled", "swap", "", True]]
 

@@ -72,9 +72,9 @@ TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "nextafter": torch.nextafter,
     "pow": torch.pow,
 }
-# test_remaining_functions_follow_the_c_standard tests these functions.
+# The remaining functions. test_remaining_functions_follow_the_c_standard tests them.
 OTHERS = {"fma", "ilogb", "ldexp", "llrint"}
-# Inductor's sources use these functions, but there is no numpy version. A kernel with one of them is "not runnable".
+# Functions that Inductor's sources use, but that have no numpy version. A kernel with one of them is "not runnable".
 WITHOUT = {"y0", "y1", "nextafterf"}
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -3.7, 0.1, 1e-3, -1e-8, 1e-38, 1e-42, 7.3, 19.9, 24.0, 25.5, 88.0]
@@ -167,8 +167,8 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(kernel(stored=0)), "equal", ["not runnable"]),
         (answer(kernel(programs=0)), "equal", ["not runnable"]),
         (answer(kernel(), different=["call 0"]), "wrong", ["wrong"]),
-        # In the first case the kernel was launched on the device. In the second case the code did not come from an
-        # artifact.
+        # In the first of these two cases, the kernel was launched on the device. In the second, the code did not come
+        # from an artifact.
         (answer(kernel(), launches=1), "launched", ["not runnable"]),
         (answer(kernel(), strangers=["k"]), "launched", ["not runnable"]),
         (answer(kernel(), kernel(runs=0, error="OutsideOfArguments: 3"), error="3"), "wrong", ["wrong", "wrong"]),

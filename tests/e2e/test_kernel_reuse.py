@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 def compiled(host: Host, *arguments: str, **variables: str) -> tuple[Artifact, str, str]:
-    """Run the program. Returns its artifact, and the numbers of kernels that the worker built and reused."""
+    """Run the program. Returns the program's artifact, and the numbers of kernels that the worker built and reused."""
     before = {artifact.path for artifact in host.store.every()}
     host.program(PROGRAM, *arguments, env={"PRECOMPILED_MODE": "wait", **variables}).ended()
     (artifact,) = (artifact for artifact in host.store.every() if artifact.path not in before)

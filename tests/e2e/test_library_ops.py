@@ -78,7 +78,7 @@ def test_cpp_operators_are_compiled_by_the_daemon_and_hit_later(served: Host, pr
     *first, key = run(served, project, "in_cpp")
     assert first == ["compiled", "swap", ""]
     assert run(served, project, "in_cpp") == ["compiled", "hit", "", key]
-    # An edit of a library on which the operator's library depends. The fake kernel then returns a different size.
+    # The operator's library depends on the edited library. After the edit, the fake kernel returns a different size.
     support_library_ops.width(project, 4)
     *edited, other = run(served, project, "in_cpp")
     assert edited == ["compiled", "swap", ""] and other != key

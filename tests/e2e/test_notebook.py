@@ -15,7 +15,7 @@ CELLS = [
     "import torch, precompiled\n\ndef scaled(x):\n    return (x * 2.0).relu() + 1\n\ncompiled = torch.compile(scaled)",
     "out = compiled(torch.ones(8, 16))",
     "assert precompiled.wait(300)\ntorch.testing.assert_close(compiled(torch.ones(8, 16)), out)",
-    # Once the graph is compiled, a thread updates the line below the earlier cell. This cell waits for that thread.
+    # Once the graph is compiled, a thread updates the line below the earlier cell. The next cell waits for this thread.
     "import threading\nfor thread in threading.enumerate():\n"
     "    if thread.name == 'precompiled-notebook':\n        thread.join()",
     "%precompiled",
@@ -54,7 +54,8 @@ def test_notebook_that_is_run_again_traces_nothing(served: Host, monkeypatch: py
     assert first[8].strip() == "recorded ['swap']"
     assert first[0] == first[1] == first[3] == first[9] == ""
 
-    # Without one cell that has only a %precompiled command, the notebook must still be the same program.
+    # A cell that has only a %precompiled command is not part of the program, so the notebook without it gets cache
+    # hits.
     again = run(served, [cell for cell in CELLS if cell != "%precompiled explain"])
     assert again[2] == "precompiled: 1 graph: 1 found in the store (1 not traced)", again
     assert again[7].strip() == "used ['package']" and "traced:" not in again[5]

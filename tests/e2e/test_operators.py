@@ -23,7 +23,7 @@ def torch_has_it() -> bool:
 
 
 def test_deviation_is_attributed_to_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deviation must be attributed to one operator, although a function with eight operators is compiled at once.
+    """A deviation must be attributed to one operator, although eight operators are compiled in one function.
 
     In this test one operator raises, so the function has no result. A second operator is compiled in process. A third
     operator has a different result only in a function with other operators.
@@ -59,7 +59,7 @@ def test_deviation_is_attributed_to_one_operator(monkeypatch: pytest.MonkeyPatch
     results = Found({answer["row"]: answer for answer in settled})
     assert results.wrong() == [("raises", "bool"), ("differs", "bool")]
     assert results.in_process() == {"custom-op": [("in process", "bool")]}
-    # Now plain torch.compile has the same deviation, so it is not precompiled's error.
+    # Now plain torch.compile has the same deviation, so the deviation is not precompiled's error.
     results.plain[("differs", "bool")] = {"row": ("differs", "bool"), "state": "equal", "among": "why"}
     assert results.state(("differs", "bool")) == "as plain"
     again = Found()

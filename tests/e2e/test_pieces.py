@@ -32,7 +32,7 @@ def test_graph_runs_eager_then_in_pieces_then_whole(host: Host) -> None:
     log = (host.runtime_dir / "daemon.log").read_text()
     assert log.count(": queued, idle") == 1, "only the whole graph is compiled at idle priority"
 
-    # A deeper model finds all its pieces. Only its whole graph is compiled.
+    # A deeper model finds all its pieces in the store. Only the deeper model's whole graph is compiled.
     before = host.stats().compiled
     deeper = host.program(PROGRAM, "16", env=ALWAYS)
     assert deeper.result()["ways"] == ["pieces", "whole"]

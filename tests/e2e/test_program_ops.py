@@ -1,6 +1,6 @@
 """Tests of custom operators that a main program defines. A worker cannot import them.
 
-The client sends the source of such an operator, and the key contains it, so that the next process has a cache hit.
+The client sends an operator's source, and the key contains the source, so that the next process has a cache hit.
 tests/torch_internals/test_program_source.py tests which operators can be described.
 """
 

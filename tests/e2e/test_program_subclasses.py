@@ -1,6 +1,6 @@
 """Tests of tensor subclasses that a main program defines. A worker cannot import them.
 
-The client sends the source of such a subclass, and the key contains it, so that the next process has a cache hit.
+The client sends a subclass's source, and the key contains the source, so that the next process has a cache hit.
 tests/torch_internals/test_program_classes.py tests which subclasses can be described.
 """
 
@@ -93,7 +93,7 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], str]:
-    """Run the program. Returns state, source, reason and message of its graph, and the graph's key."""
+    """Run the program. Returns state, source, reason and message of the program's graph, and the graph's key."""
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages}
     ((*what, key),) = host.program(str(project / "main.py"), env=found).result()
     return what, key

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_wrong_artifact_is_used_if_nothing_is_checked(served: Host) -> None:
-    """Otherwise the other tests would have nothing to find."""
+    """If the wrong artifact were not used even without a check, the other tests would prove nothing."""
     served.program(PROGRAM, "training").result()
     make_wrong(served.store)
     found = served.program(PROGRAM, "training", env=NEVER).result()

@@ -22,7 +22,7 @@ FAST = [
 def compare_with_plain(host: Host, *arguments: str) -> list[str]:
     """Run the program with plain torch.compile and with precompiled. Check that the results are equal.
 
-    Returns the reasons of its graphs.
+    Returns the reasons of the graphs in the run with precompiled.
     """
     wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
     found = host.program(str(PROGRAM), *arguments).result()

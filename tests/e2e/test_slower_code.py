@@ -58,11 +58,11 @@ def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) 
     assert (again["state"], again["reason"], set(again["ways"])) == ("failed", "slower-than-eager", {"eager"})
     assert host.stats().compiled == 1, "a daemon keeps the counts of the earlier one"
 
-    # A program that asks for compiled code gets it.
+    # In mode "wait", the program gets compiled code although it is slower.
     waiting = host.program(PROGRAM, env={"PRECOMPILED_MODE": "wait"}).result()
     assert waiting["state"] == "compiled" and set(waiting["ways"]) == {"compiled"}
 
-    # After the record's end, the artifact serves again.
+    # After the failure record expires, the artifact serves the graph again.
     (failure,) = host.store.failures()
     host.store.publish_failure(dataclasses.replace(failure, created=failure.created - 2 * failure.ttl_s))
     assert host.program(PROGRAM).result()["state"] == "compiled"

@@ -44,8 +44,8 @@ def test_vllm_is_served_and_gives_the_same_tokens(host: Host) -> None:
     assert plain["tokens"] == by_itself["tokens"] == first["tokens"] == second["tokens"]
 
 
-# The number of graphs. The model's start, its three layers and its end have two graphs each: for a range of sizes and
-# for one size.
+# The number of graphs. The model's start, its three layers and its end have two graphs each: one for a range of sizes,
+# and one for a single size.
 PIECES = 10
 LAYERS_ALIKE = 4  # the second and the third layer hit the two artifacts of the first layer
 

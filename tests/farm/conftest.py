@@ -1,4 +1,4 @@
-"""Adds the helpers of the store's tests to the path, beside the helpers of this folder."""
+"""Adds tests/store to ``sys.path``, because the tests of this folder use its support modules, too."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Cluster:
         self._rays.remove_node(self.nodes[number], allow_graceful=False)
 
     def kill_server_of_a_client(self) -> bool:
-        """Kill a server that the proxy of ``url`` has started for one client. Returns False if there is none."""
+        """Kill a server that the proxy of ``url`` has started for one client. Returns False if no such server runs."""
         for pid in processes_with(f"--address={self.address}"):
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
@@ -86,7 +86,7 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """Yield a cluster. At the end, wait until none of its processes is left."""
+    """Yield a cluster. At the end, wait until all processes of the cluster have ended."""
     root = Path(tempfile.mkdtemp(prefix="pc-"))  # a short path, because Ray creates sockets there
     try:
         with mock.patch.dict(os.environ, {"RAY_TMPDIR": str(root), "RAY_USAGE_STATS_ENABLED": "0"}):

@@ -120,7 +120,7 @@ def test_farm_setting_accepts_auto_none_and_ray_urls(given: str, farm: str) -> N
 
 
 def test_graph_that_ranks_share_is_not_offered_to_the_farm(settings: Settings) -> None:
-    """The farm would compile the graph for each rank. On this host, one worker compiles the graph while the workers of
+    """A farm would compile such a graph once per rank. On this host, one worker compiles the graph while the workers of
     the other ranks wait (store/rank_turns.py).
     """
     inputs = {"args": [], "meshes": [{"shape": [2], "ranks": [0, 1], "rank": 0}]}

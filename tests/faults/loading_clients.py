@@ -1,4 +1,5 @@
-"""Sends requests to a daemon on many connections until it is killed. Each connection waits for the reply, and pauses.
+"""Sends requests to a daemon on many connections until this process is killed. Each connection waits for the reply, and
+pauses.
 
 Prints a line after the first replies. Arguments: the daemon's runtime directory, the number of connections, the mean
 pause in seconds. With a pause of 0 the connections send as fast as the daemon replies.
@@ -37,7 +38,7 @@ def request(peers: list[Peer]) -> None:
 
 
 def at_random(peers: list[Peer], pause_s: float) -> None:
-    """Each connection pauses for 0 to 2 ``pause_s`` before a request."""
+    """Each connection pauses for a random time, at most 2 * ``pause_s``, before each request."""
     numbers = random.Random(0)
     due = [(time.monotonic() + numbers.uniform(0, 2 * pause_s), number) for number in range(len(peers))]
     heapq.heapify(due)

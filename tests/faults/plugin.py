@@ -45,7 +45,8 @@ KINDS = {
     "program": "The program itself raises, is interrupted or exits",
     "remote": "The remote or the farm fails at any request",
 }
-# For each kind, the faults of precompiled that its tests have found, each with the commit that mends it.
+# For each kind, the faults of precompiled that the kind's tests have found: the commit that mends a fault, and the
+# fault.
 FOUND: dict[str, list[tuple[str, str]]] = {
     "worker-dies": [
         ("86fa5dc0", "a death before the worker had read its graph counted against the graph"),

@@ -61,7 +61,7 @@ class Operation:
 
 
 def _whole(root: Path, key: str = KEY) -> int:
-    """The number of artifacts of a key. Each one must have all its files."""
+    """Return the number of artifacts of a key. Each artifact must have all its files."""
     store = Store(root)
     found = store.lookup(key)
     for artifact in found:
@@ -299,7 +299,7 @@ class Attempts:
         return ""
 
     def _forked(self, operation: Operation, root: Path, at: int, error: int, to_the_end: bool) -> str:
-        """Run the operation in a fork. Returns how it ended, or a problem."""
+        """Run the operation in a fork. Returns how the operation ended, or a problem."""
         plan = self.plan
         plan.at, plan.error, plan.to_the_end, plan.calls, plan.fired, plan.call = at, error, to_the_end, 0, 0, b""
         reading, writing = os.pipe()

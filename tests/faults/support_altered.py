@@ -61,7 +61,9 @@ class AlteredStore:
             assert not self.paths[file].exists(), f"{what} was not put into quarantine"
 
     def _is_of_another_format(self) -> bool:
-        """Such an artifact is a miss, and stays for the version that wrote it."""
+        """An artifact of another format is a miss and stays in the store, because the version that wrote it can still
+        use it.
+        """
         path = self.paths[fmt.MANIFEST]
         return path.exists() and f'"format":{fmt.FORMAT}'.encode() not in path.read_bytes()
 
@@ -93,7 +95,9 @@ def flip_bit(path: Path, bit: int) -> None:
 
 
 def open_record(store: Store, data: bytes) -> fmt.Failure | None:
-    """The failure record of KEY that is read if the file has these bytes."""
+    """Write these bytes to the file of KEY's failure record, and return the record that the store reads from the
+    file.
+    """
     path = store.artifacts / f"{KEY}{fmt.FAILED_SUFFIX}"
     path.write_bytes(data)
     path.chmod(0o600)

@@ -53,8 +53,9 @@ class FailingCalls:
         )
 
     def attempt(self, operation: str, error: int, every: int, *, to_the_end: bool = False) -> int:
-        """Repeat an operation with an error at call 1, 1 + ``every``, ... until it ends before the call. Returns the
-        number of tries. ``to_the_end``: all later calls fail, too. Fails the test if a check finds a problem.
+        """Repeat an operation with an error at call 1, 1 + ``every``, ... until the operation makes fewer calls than
+        that. Returns the number of tries. ``to_the_end``: all later calls fail, too. Fails the test if a check finds a
+        problem.
         """
         return self._request("all", operation=operation, error=error, every=every, to_the_end=to_the_end)
 

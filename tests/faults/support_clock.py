@@ -11,7 +11,9 @@ YEAR_S = 365 * 86400.0
 
 
 class ShiftedClock:
-    """``command`` runs a program under the shifted clock. ``shift`` changes the clock of all of them at once."""
+    """``command`` runs a program under the shifted clock. ``shift`` changes the clock of all these processes at
+    once.
+    """
 
     def __init__(self, folder: Path) -> None:
         library = folder / "shifted_clock.so"

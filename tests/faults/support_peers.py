@@ -1,4 +1,4 @@
-"""Support: a bare client socket. A test can stop reading from it, or close it without a word."""
+"""Support: a bare client socket. A test can stop reading from the socket, or close it without sending a message."""
 
 from __future__ import annotations
 

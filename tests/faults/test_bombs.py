@@ -1,4 +1,6 @@
-"""Tests files and messages that claim huge sizes, counts or depths. Readers must refuse them without much memory."""
+"""Tests files and messages that claim huge sizes, counts or depths. Readers must refuse these files and messages
+without much memory.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of stores on small, full and layered file systems, at unusual paths, locales and umasks.
 
-A store there either works, or refuses with an error. The store never contains part of an artifact.
+In such a place, a store either works or raises an error. The store never contains part of an artifact.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ store = Store(Path(sys.argv[1]) / "store")
 
 
 def in_own_mounts(folder: Path, mounts: list[str], text: str) -> None:
-    """Run Python text after these mounts, which only its process sees. ``{}`` in a mount is the folder."""
+    """Run Python text in a process that alone sees these mounts. ``{}`` in a mount is the folder."""
     commands = " && ".join(["mount --make-rprivate /", *(mount.format(folder) for mount in mounts), 'exec "$@"'])
     ready = subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"], check=False, capture_output=True)
     if os.geteuid() != 0 or ready.returncode:

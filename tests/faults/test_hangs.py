@@ -10,8 +10,8 @@ from support_daemon import alive, graph, processes_with, raw_client, running_dae
 
 from precompiled import wire
 
-# Maps the place where the worker hangs to whether its stack is written. A stopped process is killed without a written
-# stack. If a thread blocks the signal, another thread gets it.
+# Maps the place where the worker hangs to a boolean: whether the worker's stack is written. A stopped process is killed
+# without a written stack. If a thread blocks the signal, another thread gets it.
 HANGS = {"python": True, "gil": True, "stopped": False, "masked": True}
 
 

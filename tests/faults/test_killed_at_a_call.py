@@ -22,5 +22,5 @@ def test_process_killed_at_any_call_leaves_a_valid_store(
 def test_process_killed_where_another_was_killed_leaves_a_valid_store(
     failing_calls: FailingCalls, operation: str, tries: Callable[[int, int], int]
 ) -> None:
-    """Each try kills two processes at a random call: the second one finds what the first one has left."""
+    """Each try kills two processes, each at a random call. The second process finds what the first one has left."""
     failing_calls.attempt_twice_at_random(operation, KILL, tries(1, 40))

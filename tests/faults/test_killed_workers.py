@@ -1,4 +1,4 @@
-"""Tests that killed workers are replaced and cost no job, whatever ends them and when."""
+"""Tests that killed workers are replaced and cost no job, no matter how and when they are killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def has_ended(reply: object) -> bool:
 def compiled(daemon: DaemonUnderTest, do: str = "publish", key: str = "", **values: object) -> object:
     """Submit a graph, and return how its job ended."""
     with raw_client(daemon.settings) as client:
-        # The variable shows that a process is a worker's.
+        # The variable marks the processes of a worker.
         environment = daemon.environment(HERE=str(daemon.directory))
         message = daemon.submit(key=key, environment=environment, waiting=True)
         client.submit(message, graph(do, **values))

@@ -1,5 +1,5 @@
-"""Tests that a lack of memory, in the daemon or in a worker, ends in a reply that says so, and that the daemon serves
-the next client.
+"""Tests that a lack of memory, in the daemon or in a worker, leads to a reply that names the cause, and that the daemon
+serves the next client.
 """
 
 from __future__ import annotations

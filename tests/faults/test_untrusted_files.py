@@ -28,8 +28,8 @@ RENAME_EXCHANGE = 2  # a flag of renameat2: exchanges two files atomically
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to give files to another user")
 
 ARTIFACT = f"artifacts/{KEY}.0"
-# Maps each path in the store whose content is code or names a program or process, and each folder above such a path, to
-# the kind of read that reaches it (TrustedStore.reads).
+# Maps paths in the store to the kind of read that reaches them (TrustedStore.reads). The paths are files that contain
+# code or name a program or process, and all folders above these files.
 PLACES = {
     ".": "artifact",
     "artifacts": "artifact",
@@ -131,7 +131,7 @@ def test_untrusted_place_is_not_read(trusted: TrustedStore, tmp_path: Path, plac
 @pytest.mark.fault("untrusted-files")
 @pytest.mark.parametrize("place", [f"{ARTIFACT}/{fmt.BUNDLE}", f"{ARTIFACT}/{LIBRARY}", "ENTRY", "watch/id.json"])
 def test_hard_link_to_a_file_of_another_user_is_not_read(trusted: TrustedStore, tmp_path: Path, place: str) -> None:
-    """The content is right, but its owner can still change it."""
+    """The content is right, but the file's owner can still change the content."""
     theirs = tmp_path / "theirs"
     shutil.copy(trusted.path(place), theirs)
     os.chown(theirs, STRANGER, -1)

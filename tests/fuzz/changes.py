@@ -72,7 +72,9 @@ class Counts:
 
 
 def changes_of(seed: int, number: int) -> list[dict[str, Any]]:
-    """Draw the changes of a program. Two conditions recur, because each new graph costs a compile."""
+    """Draw the changes of a program. All changes draw from the same two conditions, because each new graph costs a
+    compile.
+    """
     draw = random.Random(seed)
     conditions = [("settings", [draw.choice(SETTINGS)]), ("tensor", draw.choice(TENSORS))]
     found = []

@@ -55,15 +55,15 @@ def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | Non
 def _is_refused(plan: Plan, plain: Story) -> bool:
     """Returns whether plain torch.compile refuses the program. Such a program may still run eager, in the stand-in.
 
-    There are two reasons: the program changes an input that plain torch.compile saves for the backward, or the two runs
-    of a checkpoint have different graphs in plain torch.compile.
+    Plain torch.compile refuses a program for one of two reasons: the program changes an input that plain torch.compile
+    saves for the backward, or the two runs of a checkpoint have different graphs in plain torch.compile.
     """
     is_changed = plan.after == "input" and ("raised", "RuntimeError") in plain.facts
     return is_changed or ("raised", "CheckpointError") in plain.facts
 
 
 def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str]]:
-    """Run the program of a seed. Returns the differences of its runs, and counts for the table."""
+    """Run the program of a seed. Returns the differences of the program's runs, and counts for the table."""
     plan = draw(seed)
     counted: collections.Counter[str] = collections.Counter(models=1)
     found = []

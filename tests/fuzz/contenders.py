@@ -1,7 +1,7 @@
 """Defines the ways to run a program: plain ``torch.compile``, precompiled with swaps at given points, and eager.
 
-Only the last step of a compile is replaced: ATen's operators run instead of generated code. With generated code, a fuzz
-test would take thousands of hours of C++ compilers. tests/e2e tests generated code. All other parts are real: Dynamo,
+Only the last step of a compile is replaced: ATen's operators run instead of generated code. C++ compilers would need
+thousands of hours for a fuzz test of generated code; tests/e2e tests generated code. All other parts are real: Dynamo,
 Inductor's passes, AOTAutograd with Inductor's partitioner, the stand-in, the dispatch and the safe points.
 """
 
@@ -104,7 +104,7 @@ def eager(plan: Plan) -> Story:
 
 
 class Swapped:
-    """A program under precompiled. Dynamo traces it once, and any number of schedules of swaps can follow."""
+    """A program under precompiled. Dynamo traces the program once, and any number of schedules of swaps can follow."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

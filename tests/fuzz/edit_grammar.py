@@ -1,8 +1,9 @@
 """Draws random programs of two modules (``python -m tests.fuzz.edits``).
 
-The main module has a few functions to compile, and ``run(call)``, which calls them in an order, with other functions of
-the program before and between them. The result of each compiled function depends on one number, which the function
-computes from constants, globals, classes, closures, defaults, decorators, docstrings and state.
+The main module has a few functions to compile, and a function ``run(call)``. ``run`` calls the functions to compile in
+some order, and other functions of the program before and between them. The result of each compiled function depends on
+one number, which the function computes from constants, globals, classes, closures, defaults, decorators, docstrings and
+state.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ mode.
 
 Prints a line for each wrong edit, and a table of the kinds of edits: calls of compiled functions that the package
 served, calls that Dynamo would trace again, and calls whose result the edit changes. The exit status is 0 if no edit is
-wrong, and otherwise 1. With ``--self-check`` packages compare nothing, so the command finds wrong edits.
+wrong, and otherwise 1. With ``--self-check``, packages compare nothing, so the command finds wrong edits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 @dataclass
 class Counts:
-    """The number of edits, and of calls of compiled functions after them."""
+    """The number of edits, and the number of calls of compiled functions after the edits."""
 
     edits: int = 0
     all: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -84,8 +84,8 @@ def check(host: Host, first: int, edits: int, without: bool = False) -> Counts:
     doubtful = [(case, one) for case, one in zip(cases, answers, strict=True) if one["got"] != one["eager"]]
     plain = _run(host, [case for case, _ in doubtful], "plain") if doubtful else []
     for (case, one), other in zip(doubtful, plain, strict=True):
-        # A call that recurses without end raises another exception at another depth of the stack. So each call counts
-        # for itself.
+        # The exception of an endless recursion depends on the depth of the stack, so two processes may raise different
+        # ones. Each call is therefore compared on its own.
         results = itertools.zip_longest(one["got"], one["eager"], other["got"])
         if any(got not in (eager, of_plain) for got, eager, of_plain in results):
             counts.wrong.append(f"{case.folders[0]} ({case.kind}): {one}; plain: {other['got']}")
@@ -100,7 +100,7 @@ def _write(folder: Path, name: str, texts: dict[str, str]) -> str:
 
 
 def _run(host: Host, cases: list[Case], task: str, without: bool = False) -> list[dict[str, Any]]:
-    """Run the programs in turn in one new process. Returns what the process prints for each."""
+    """Run the programs one after the other in one new process. Returns what the process prints for each program."""
     spec = host.root / f"edits_{task}.json"
     programs = [(f"p{case.seed}", case.folders) for case in cases]
     spec.write_text(json.dumps({"programs": programs, "task": task, "without": without}))

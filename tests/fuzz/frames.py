@@ -2,9 +2,9 @@
 
 Rules for the daemon:
 
-- It stays alive, and replies to another client that requests its status.
-- It rejects each invalid message once, and answers each valid message.
-- Its memory, descriptors and processes do not grow.
+- The daemon stays alive, and replies to another client that requests its status.
+- The daemon rejects each invalid message once, and answers each valid message.
+- The daemon's memory, descriptors and processes do not grow.
 
 Prints the seed and the number of messages after which the daemon broke a rule. Saves these messages below ``--keep``.
 """
@@ -122,7 +122,8 @@ class Client:
     def settle(self) -> None:
         """Wait for all replies.
 
-        Replies come in the order of the messages. So the reply to one more message shows that all others have come.
+        Replies come in the order of the messages. So the reply to one more message shows that all earlier replies have
+        come.
         """
         self.send([wire.PREAMBLE, wire.encode(wire.Stats())])
         deadline = time.monotonic() + REPLY_S
@@ -136,7 +137,7 @@ class Client:
                 continue
             _, data = self._raw.socket.recv_multipart()
             self._note(msgspec.msgpack.decode(data))
-        # If the daemon has closed the connection, because of a quota, for example, messages in transit are lost.
+        # If the daemon has closed the connection (because of a quota, for example), messages in transit are lost.
         if self._ends.poll(0):
             return self._lose()
         if self._refused != self._invalid:
@@ -254,7 +255,7 @@ def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool)
 
 
 def _afterwards(daemon: DaemonUnderTest, ps: psutil.Process, findings: Findings, before: int) -> None:
-    """Check the daemon after all clients have disconnected: it may hold no descriptors or jobs of clients."""
+    """Check the daemon after all clients have disconnected: it must not hold descriptors or jobs of clients."""
     try:
         # The daemon's children are workers and the watcher. For each worker the daemon needs three descriptors: the
         # stream, the output, the process. For the watcher the daemon needs one descriptor.

@@ -8,7 +8,7 @@ A program combines:
 - a graph break (BREAKS),
 - and what the function does with its argument (INPUTS).
 
-The text of a program never changes. The file ``ch`` beside it, or environment variables, decide the value.
+The text of a program never changes. The file ``ch`` beside the program, or environment variables, decide the value.
 """
 
 # ruff: noqa: E501 - programs as text
@@ -29,7 +29,8 @@ from torch import nn
 CH = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ch")).read() == "1"
 V = 3.0 if CH else 2.0
 """
-# Helper functions for the contexts of programs. A program that uses the name (the key) gets the definition.
+# Maps names of helper functions to their definitions. A program gets the definitions of the names that it uses in its
+# contexts.
 CONTEXTS = {
     "handle": "def handle(of): return contextlib.ExitStack() if of is None else of\n",
     "patched": """

@@ -70,8 +70,8 @@ AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", 
 # Only programs whose seed is at least WIDER also draw from KEPT and SIZES. The programs of lower seeds must not change,
 # because tests use seeds that have found an error.
 WIDER = 1_000_000
-# If its seed is at least LAYERED, a program is one function with many mostly equal blocks, which precompiled cuts into
-# pieces.
+# A program whose seed is at least LAYERED is one function with many mostly equal blocks. precompiled cuts this
+# function's graph into pieces.
 LAYERED = 2_000_000
 KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
 SIZES = ("steady", "steady", "varying", "two-towers")
@@ -179,7 +179,7 @@ def _layered(plan: Plan) -> Plan:
         other = ([*inside, "relu" if plan.homogeneous else "tanh"], "one")
         blocks = [*blocks[3:], other, *blocks[:3]] if pick.random() < 0.5 else [(inside, output), other] * 4
     around_all = pick.choice(("nothing", "nothing", "checkpoint", "reentrant"))
-    # Plain torch.compile refuses most of these deep programs if they change an input, so few of them do.
+    # Plain torch.compile refuses most of these deep programs if they change an input, so few of them change one.
     changes_input = plan.after == "input" and pick.random() < 0.1
     return replace(
         plan,
@@ -327,7 +327,9 @@ class Recomputed(torch.autograd.Function):
 
 @dataclass
 class Story:
-    """The facts that a run notes, in order, for a comparison one by one. A noted tensor is copied at once."""
+    """The facts that a run notes, in order. The facts of two runs are compared one by one. A noted tensor is copied at
+    once.
+    """
 
     facts: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -357,8 +359,8 @@ class Run:
 
     def story(self) -> Story:
         """Execute the plan from its start, and return the facts."""
-        # Checkpoints must not stop a recomputation early if graphs change buffers: at that point, eager code may have
-        # made some of a graph's changes, and compiled code all of them (docs/explanation/stand-in.md).
+        # Checkpoints must not stop a recomputation early if graphs change buffers. At an early stop, eager code may
+        # have made only some of a graph's changes, but compiled code all of them (docs/explanation/stand-in.md).
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()
@@ -425,7 +427,7 @@ class Run:
     def _rows(self) -> int:
         """Returns the number of rows of the current batch.
 
-        With sizes "varying" the number changes, so that Dynamo traces a further graph of each block.
+        With sizes "varying", the number changes, so that Dynamo traces a further graph of each block.
         """
         return ROWS + (2 * (self._number % 3) if self.plan.sizes == "varying" else 0)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from .edit_grammar import DECORATORS, OUTPUTS, WORDS, Draw
 
-# Statements that an edit may insert. Some are outputs whose arguments have an effect.
+# Statements that an edit may insert. Some print a value whose computation has a side effect.
 INSERTED = (
     *OUTPUTS,
     "print(bump())",
@@ -137,7 +137,7 @@ def _duplicate(text: str, draw: random.Random) -> str:
 
 
 def _swap(text: str, draw: random.Random) -> str:
-    """Swap two statements of a block, which are not always neighbours."""
+    """Swap two statements of a block. The two need not be neighbours."""
     block = draw.choice([block for block in _blocks(text) if len(block) > 1])
     one, other = sorted(draw.sample(range(len(block)), 2))
     if draw.random() < 0.7:

@@ -1,4 +1,4 @@
-"""Runs ``python -m tests.fuzz.edits`` for a short time, and its 10,000 edits in `make test-faults`."""
+"""Runs ``python -m tests.fuzz.edits`` for a short time, or with 10,000 edits in `make test-faults`."""
 
 from __future__ import annotations
 

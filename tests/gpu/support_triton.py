@@ -79,7 +79,9 @@ class Machine:
 
 
 def tools(folder: Path, python: str = sys.executable) -> dict[str, str]:
-    """Write the package and the wrappers. Returns the variables of programs that use them. ``python`` has Triton."""
+    """Write the package and the wrappers. Returns the environment variables of programs that use both. ``python`` has
+    Triton.
+    """
     site = folder / "site-packages"
     (site / "kernel_library").mkdir(parents=True)
     numbered = enumerate(("first", "second", "third", "fourth"), 2)

@@ -25,7 +25,8 @@ def test_gpu_artifact_contains_no_intermediate_texts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Also prints the sizes with and without the texts, for docs/reference/benchmarks.md."""
-    # If TRITON_CACHE_DIR is unset, Inductor sets it for good. Processes of later tests would then inherit it.
+    # If TRITON_CACHE_DIR is unset, Inductor sets it for good. Processes of later tests would then inherit this
+    # variable.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     example = ARCHITECTURES["gpt2"].build()

@@ -161,7 +161,7 @@ def test_gpu_in_exclusive_mode_is_left_to_the_program(host: Host, tmp_path: Path
 
 
 def launched(answer: dict[str, Any]) -> set[str]:
-    """Returns those of the program's own kernels that were launched on the device."""
+    """Returns the program's own kernels that were launched on the device."""
     names = {event["kernel"] for event in answer["events"] if event["event"] == "launch"}
     return {own for own in ("scaled", "tuned", "inner", "closed") for name in names if name.startswith(own)}
 

@@ -1,4 +1,4 @@
-"""End-to-end tests on CUDA. `make test-gpu` runs them, and `make test` does on a host with a GPU.
+"""End-to-end tests on CUDA. `make test-gpu` runs them. On a host with a GPU, `make test` runs them as well.
 
 The client program compares its results with eager's.
 """
@@ -37,8 +37,7 @@ def states(graphs: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
 
 
 def empty_caches(folder: Path) -> dict[str, str]:
-    """Create Triton's and Inductor's caches of one client. Returns the variables that name them.
-
+    """Create empty folders for one client's caches of Triton and Inductor. Returns the variables that name the folders.
     The key does not depend on these paths.
     """
     for name in ("triton", "inductor"):
@@ -47,7 +46,9 @@ def empty_caches(folder: Path) -> dict[str, str]:
 
 
 def swapped_then_hit(host: Host, tmp_path: Path, spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run two clients with empty caches. The first must swap, and the second must hit. Returns both results."""
+    """Run two clients with empty caches. The first client must swap, and the second client must hit. Returns both
+    results.
+    """
     first = host.run(spec, env=empty_caches(tmp_path / "first"))
     assert first["waited"]
     assert states(first["first"]) == {("pending", None)}
@@ -92,8 +93,8 @@ def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: P
 
 
 def test_artifact_contains_both_block_sizes_of_a_reduction(served: Host, tmp_path: Path) -> None:
-    """torch saves a reduction's kernel before it compiles the kernel for a second block size. In plain torch each
-    process that loads the kernel compiles the second block size again.
+    """torch saves a reduction's kernel before it compiles the kernel for a second block size. In plain torch, each
+    process that loads the kernel compiles it again for the second block size.
     """
     spec = {"model": "reduction", "training": False, "device": "cuda"}
     served.run(spec, env=empty_caches(tmp_path / "first"))
@@ -115,9 +116,8 @@ def test_artifact_contains_kernels_with_long_names(served: Host, tmp_path: Path)
 
 
 def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Path) -> None:
-    """If Triton launches a kernel itself, it looks up the kernel by the version of ptxas, among others.
-
-    Triton must find the artifact's machine code.
+    """If Triton launches a kernel itself, it looks up the kernel by a key that contains, for example, the version of
+    ptxas. Triton must find the artifact's machine code.
     """
     spec = {"model": "user-kernels", "training": False, "device": "cuda"}
     swapped_then_hit(served, tmp_path, spec)
@@ -134,7 +134,8 @@ def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Pa
 def test_modes_with_cuda_graphs_are_served(shared_host: Host, tmp_path: Path, mode: str, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "device": "cuda", "compile": {"mode": mode}}
     first, second = swapped_then_hit(shared_host, tmp_path, spec)
-    # In both modes the client records CUDA graphs itself, because they contain addresses of its memory.
+    # In both modes ("reduce-overhead" and "max-autotune"), the client records CUDA graphs itself, because CUDA graphs
+    # contain addresses of the client's memory.
     assert first["cudagraphs"]
     assert second["cudagraphs"]
 

@@ -324,7 +324,8 @@ def test_kernel_facts_of_a_cubin_equal_those_of_cuobjdump(tmp_path: Path, code: 
     tool = next(Path(torch.__file__).parent.parent.glob("triton/backends/nvidia/bin/cuobjdump"), None)
     if tool is None:
         pytest.skip("NOT TESTED: triton brings no cuobjdump")
-    # The program calls the driver as Triton does. One of its kernels needs more registers than a warp has, and spills.
+    # The program calls the driver as Triton does. One of the program's kernels needs more registers than a warp has,
+    # and spills.
     text = """if 1:
         import ctypes, json, os, pathlib, torch, triton, triton.language as tl
         torch.compile(lambda x: x.softmax(-1) @ x)(torch.randn(64, 64, device="cuda"))
@@ -428,7 +429,8 @@ import subprocess, sys
 from precompiled import compiler
 compiler.warm_up()
 from precompiled.graph import environment
-# The worker sets variables for its child processes. These must not be in a key, because a client does not have them.
+# The worker sets variables for its child processes. A key must not contain these variables, because a client does not
+# have them.
 print(environment.facts("cuda:0", uses_cpu=True, of_a_worker=True)["variables"], flush=True)
 exec({measures!r})
 sys.stdout.flush()

@@ -87,7 +87,7 @@ def test_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPat
         path = os.environ[libdevice.VARIABLE] = "/usr/local/cuda/nvvm/libdevice/libdevice.10.bc"
         knobs.nvidia.libdevice_path = path
         assert environment.facts("cuda:0") == before
-        # If the process had been started with the variable, the variable would be part of the key.
+        # If the variable had been set at the start of the process, it would be part of the key.
         with monkeypatch.context() as started_with_it:
             started_with_it.setattr(environment, "_began_with", lambda: {libdevice.VARIABLE: path})
             assert environment.facts("cuda:0") != before

@@ -1,7 +1,7 @@
 """Tests of `--target`, which compiles artifacts for a GPU that the host does not have.
 
-A client with the GPU must hit these artifacts, and they must equal those of a compile on the GPU. The client uses this
-host's GPU if the table of kinds has it, and otherwise a made-up GPU.
+A client with the GPU must hit these artifacts, and the artifacts must equal those that a compile on the GPU makes. The
+client uses this host's GPU if the table of kinds has it, and otherwise a made-up GPU.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def run(*command: str, env: dict[str, str], status: int = 0) -> subprocess.Compl
 
 
 def made_up(kind: str) -> dict[str, str]:
-    """Returns variables that give a process a made-up GPU of ``kind``. Empty on a host with a real GPU."""
+    """Returns variables that give a process a made-up GPU of ``kind``. On a host with a real GPU, returns no
+    variables.
+    """
     return {"CUDA_MADE_UP": kind} if MADE_UP else {}
 
 
@@ -188,7 +190,7 @@ def test_process_with_another_gpu_finds_no_artifact(baked: tuple[Path, Any], tmp
 
 
 def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
-    """A cubin must equal the one of a compile on the GPU byte for byte, except for the line table.
+    """Except for the line table, a cubin must equal, byte for byte, the cubin that a compile on the GPU makes.
 
     A cubin contains the path of its source, so both compiles must use the same folder. Without a real GPU, the
     comparison uses a made-up one. Plain torch must generate the same cubins, too.
@@ -214,8 +216,8 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
         assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
     assert there["keys"] == here["keys"] and there["cubins"]
     assert there["cubins"] == here["cubins"]
-    # Plain torch's cubins must be equal by content. The names of cubins may differ, because on torch 2.11 Triton's key
-    # differs.
+    # Plain torch's cubins must have the same contents. Their names may differ, because Triton's key is different on
+    # torch 2.11.
     plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     found = made(**made_up(kind_here()), **plain)
     plains = list(found["cubins"].values())
@@ -224,12 +226,15 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
 
 @needs_other_kinds
 def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
-    """The command only fills the user's store. The calls in the command must run eager: its GPU does not exist."""
+    """The command only fills the user's store. The calls in the command must run eager, because the command's GPU does
+    not exist.
+    """
     place = tmp_path / "maker"
     env = environment(place, PRECOMPILED_MODE="wait")
     try:
         losses = []
-        # The second run finds artifacts and package entries. Even with PRECOMPILED_REQUIRE it must run eager.
+        # The second run finds artifacts and package entries. Even with PRECOMPILED_REQUIRE, the second run must run
+        # eager.
         for required in ("0", "1"):
             done = run(
                 "-m",
@@ -257,7 +262,7 @@ def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
 
 
 def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
-    """A failure record would prevent the compile on a host that has the GPU, where it may succeed."""
+    """The compile may succeed on a host with the GPU, so no failure record may prevent it there."""
     text = """if 1:
         import json, torch, precompiled
         f = torch.compile(lambda x: (x.sin().sum(-1, keepdim=True) * x).cos(), options={"benchmark_fusion": True})
@@ -277,7 +282,7 @@ def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.reason("package-device-numbers")
 def test_code_that_reads_device_memory_gets_no_package(tmp_path: Path) -> None:
-    """A trace would contain the memory size of the made-up GPU as a constant, and that of the real GPU may differ."""
+    """A trace would contain the made-up GPU's memory size as a constant, but the real GPU may have a different size."""
     program = tmp_path / "asks.py"
     program.write_text("""if 1:
         import json, torch, precompiled

@@ -1,4 +1,6 @@
-"""Tests of Triton kernels that workers compile ahead of the program, because the store lacks what the program used."""
+"""Tests of Triton kernels that workers compile before the program launches them, because the store lacks kernels that
+an earlier run used.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def by_workers(tmp_path: Path) -> list[str]:
 
 @contextmanager
 def at_the_gate(machine: Machine, name: str, *arguments: str, program: Path = PROGRAM, **more: str) -> Iterator[Client]:
-    """Start the program, and hold it before its first launch within the block."""
+    """Start the program. Within the with-block, hold the program before its first launch."""
     gate = machine.host.root / f"gate-{name}"
     with gate.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -82,7 +82,9 @@ def test_matrix_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_untimed_decisions_are_counted() -> None:
-    """`tune` must skip an artifact without such decisions, because a compile on a GPU would make an equal one."""
+    """`tune` must skip an artifact without decisions by time, because a compile on a GPU would make an equal
+    artifact.
+    """
 
     def undecided(size: int, **options: Any) -> int:
         inputs = torch.randn(512, size, device="cuda"), torch.randn(size, 512, device="cuda")
@@ -120,7 +122,7 @@ def test_mixed_reduction_keeps_inductors_initial_split(
 ) -> None:
     """Under max-autotune and coordinate descent, Inductor would measure how to split a mixed reduction.
 
-    The backward of a norm has such a reduction.
+    The backward of a norm has a mixed reduction.
     """
     x = torch.ones(32768, 256, device="cuda")
     asked = asked_for(monkeypatch, rows_and_columns, x, coordinate_descent_tuning=True)

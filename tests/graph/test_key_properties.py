@@ -327,7 +327,7 @@ def two_of(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> list[Any]:
 
 
 def with_either(draw: st.DrawFn, program: Program, left: Statement, right: Statement) -> Pair:
-    """Return the program with ``left`` and the program with ``right`` inserted at the same drawn position."""
+    """Return two programs: with ``left``, or with ``right``, inserted at the same drawn position."""
     at = draw(st.integers(0, 9))
     return program.with_statement(at, left), program.with_statement(at, right)
 

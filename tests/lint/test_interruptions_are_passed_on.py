@@ -51,7 +51,7 @@ def _catches_all(handler: ast.ExceptHandler) -> bool:
 
 
 def _passes_on(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler calls pass_on first, or raises an error whose ``__cause__`` is the caught one."""
+    """Whether the handler calls pass_on first, or raises an error whose ``__cause__`` is the caught exception."""
     first = ast.unparse(handler.body[0])
     last = handler.body[-1]
     raises = isinstance(last, ast.Raise) and (last.exc is None or last.cause is not None)

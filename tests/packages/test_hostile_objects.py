@@ -22,8 +22,7 @@ PARTS = 24
 def test_reading_a_global_runs_no_code_of_the_program(shared_host: Host) -> None:
     """The globals are unbound proxies, mocks and lazy settings, which run code if anything reads their attributes.
 
-    The results must equal plain torch's. Packages may cause only those calls of these objects that plain
-    torch causes, too.
+    The results must equal plain torch's. Packages may run code of these objects only where plain torch runs it, too.
     """
     plain = run_program(shared_host, PROGRAMS, "hostile_program.py", PRECOMPILED="0")
     recorded = run_program(shared_host, PROGRAMS, "hostile_program.py")

@@ -67,7 +67,7 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
 
 
 def test_process_in_mode_lookup_is_never_drawn_for_an_audit(served: Host) -> None:
-    """A server that starts from a base store uses this mode. A trace would delay its first reply."""
+    """A server that starts from a base store uses this mode. A trace would delay the server's first reply."""
     folder = served.root / "cases"
     write(folder, after=False)
     names = ["two_shapes"]
@@ -142,7 +142,7 @@ def test_audit_ignores_the_numbers_in_names_of_locals(served: Host) -> None:
     """If a function has a graph break inside a context manager, its trace must equal its package, whatever was traced
     before.
 
-    Dynamo keeps such a context manager in a local, and numbers these locals through the whole process.
+    Dynamo keeps such a context manager in a local variable, and numbers these variables through the whole process.
     """
     folder = served.root / "cases"
     write(folder, after=False)

@@ -117,7 +117,9 @@ def test_difference_of_two_entries_is_described(newer: Any, said: list[str]) -> 
 
 
 def test_a_number_that_is_a_constant_in_one_entry_only_is_a_difference() -> None:
-    """A call with a different int made Dynamo trace again, with a dynamic number. Only its type has a guard then."""
+    """After a call with a different int, Dynamo traces again with a dynamic number. The new entry has a guard only on
+    the number's type.
+    """
 
     def of(kind: str, fact: Any) -> Any:
         header, about = entry()
@@ -135,9 +137,8 @@ def test_a_number_that_is_a_constant_in_one_entry_only_is_a_difference() -> None
 
 
 def test_function_of_a_main_program_is_identified_by_its_file() -> None:
-    """The file comes from guards in functions of the same name. Functions of that name may be in several files.
-
-    One common file is therefore enough for the same program.
+    """An entry's guards name the files of all functions with the entry's function name, so an entry may have several
+    files. Two entries with a common file count as entries of the same main program.
     """
 
     def files(*places: str, module: str = "__main__") -> set[str]:

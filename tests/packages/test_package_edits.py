@@ -2,7 +2,7 @@
 
 One program runs unedited and records its package. Then the program runs with each edit alone, and with random
 combinations. After an edit of CHANGES_NOTHING or RUNS_LATER the program must still use the package. After an edit of
-COUNTS it must not (docs/explanation/packages.md, "After an edit").
+COUNTS, the program must not use the package (docs/explanation/packages.md, "After an edit").
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def folder(shared_host: Host) -> Path:
 
 def check(host: Host, folder: Path, edits: Sequence[Edit]) -> None:
     write(folder, edits)
-    # This run's entries are removed afterwards. Otherwise a later edit with the same code would use them.
+    # This run's entries are removed afterwards. Otherwise a later edit with the same code would use these entries.
     left = {path: path.read_bytes() for path in (host.store.root / "packages").rglob("*") if path.is_file()}
     found = run_program(host, folder)
     assert found["equal"], found

@@ -1,4 +1,4 @@
-"""Tests that packages replace all Dynamo functions that they need, or none if one of the functions is missing."""
+"""Tests that packages replace all functions of Dynamo that they have to replace, or none if one of these is missing."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ def test_audit_of_an_optimizer_step_confirms_its_package(audited: dict[str, Any]
 
 
 def test_prepared_optimizer_state_is_undone() -> None:
-    """To check an entry, packages create the optimizer's state. If the entry does not match, they must remove it again.
+    """To check an entry, packages create the optimizer's state. If the entry does not match, packages must remove this
+    state again.
 
     Otherwise Dynamo would trace a state that the program does not have.
     """

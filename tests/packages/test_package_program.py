@@ -319,7 +319,9 @@ TEMPLATE = "SCALE = 2.0\n__rate = 2.0\nclass A:\n    def scaled(x):\n        ret
 
 @pytest.mark.slow
 def test_generated_module_counts_by_its_content(shared_host: Host, folder: Path) -> None:
-    """torch_geometric generates modules. Such a file is newer than its process and has a new name in each process."""
+    """torch_geometric generates modules. In each process, the file of such a module has a new name and is newer than
+    the process.
+    """
     main = MAIN.replace("import library\n", f"import library\n{GENERATES}library.generated = generated\n")
     (folder / "main.py").write_text(main)
     (folder / "template").write_text(TEMPLATE)
@@ -374,8 +376,8 @@ def test_replaced_source_file_prevents_packages(shared_host: Host, folder: Path)
 
 @pytest.mark.slow
 def test_modules_that_torch_generates_are_not_part_of_the_program(shared_host: Host, folder: Path) -> None:
-    """torch writes these modules after the start of a process, or loads them from its cache. Packages must work in both
-    cases.
+    """torch writes generated modules after the start of a process, or loads them from its cache. Packages must work in
+    both cases.
     """
     compiled = """
 from torch._inductor.compile_fx import compile_fx

@@ -2,7 +2,7 @@
 
 - The first process records the programs before their edits.
 - The second process runs the edited programs. The second process may use the packages of the first process.
-- The third process runs the edited programs without these packages, and records.
+- The third process runs the edited programs without these packages, and records packages of its own.
 
 All results must equal eager's. If the third process records the same guards and bytecode as the first process, the
 second process must have used the package. Otherwise, the second process must not have used the package.

@@ -102,7 +102,9 @@ def test_recorded_function_has_no_reason(here: ThisProcess) -> None:
 
 
 def test_reason_of_a_trace_names_a_check_that_the_call_fails(here: ThisProcess) -> None:
-    """No artifact exists here, but this is the reason only for a call that the entry's guards accept."""
+    """Although no artifact exists in this test, that is the reported reason only for a call that the entry's guards
+    accept.
+    """
 
     def reason(size: int) -> str:
         torch._dynamo.reset()
@@ -157,7 +159,7 @@ def test_graph_compiled_in_process_is_not_recorded() -> None:
 def test_guard_without_a_check_prevents_recording(kind: str) -> None:
     """A package without one of its guards could give a wrong result, so the trace must not be recorded.
 
-    torch's own packages drop such guards with a warning.
+    torch's own packages drop guards that have no check, with a warning.
     """
     guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
     reader = guard_facts.SourceReader({"x": {"a": 1}}, globals())
@@ -320,8 +322,8 @@ def test_artifact_for_some_sizes_needs_its_program(here: ThisProcess) -> None:
     )
     store = here.session.store
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.BUNDLE: b"e"}))
-    # The error comes before Dynamo uses the package, so Dynamo traces. A later error would fail a call with a different
-    # size.
+    # The error comes before Dynamo uses the package, so Dynamo can still trace. If the error came later, it would reach
+    # the program at a call with a different size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
         graphs.program_of(here.session, without)
     assert raised.value.code == "artifact-program"

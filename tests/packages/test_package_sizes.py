@@ -1,7 +1,7 @@
 """Tests of a package whose artifacts do not serve the size of a call.
 
-The package stays in use. The call runs eager at once, and the daemon compiles a variant for the size. Dynamo also
-learns from calls which sizes and numbers change, and a package hit must teach it the same as a trace.
+The package stays in use. The call runs eager at once, and the daemon compiles a variant for the size. From calls,
+Dynamo also learns which sizes and numbers change. It must learn the same from a package hit as from a trace.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ print(json.dumps([[graph.key for graph in precompiled.report()], sources]))
 
 
 def learn(host: Host, *rates: float, packages: str = "function") -> Any:
-    """Run LEARNS with these rates. Returns the keys and the sources of its graphs."""
+    """Run LEARNS with these rates. Returns the keys and the sources of the graphs."""
     return host.program("-c", LEARNS, json.dumps(rates), env={"PRECOMPILED_PACKAGES": packages}).result()
 
 

@@ -1,4 +1,4 @@
-"""Tests that a package is used exactly if a trace would give the same result, and that outputs equal eager's.
+"""Tests that a package is used if and only if a trace would give the same result, and that outputs equal eager's.
 
 One process records the selected cases (tests/packages/cases). A second process runs their later sources and may use the
 packages. A third process, the audit, traces the cases again and compares each trace with the package.

@@ -1,4 +1,5 @@
-"""A program that cannot submit its graph, because the connection raises an error, as without free descriptors.
+"""A program that cannot submit its graph, because the connection raises an error (if no descriptor is free, for
+example).
 
 The program must get its result without an error or a warning.
 """

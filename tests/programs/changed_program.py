@@ -2,7 +2,7 @@
 
 Usage: changed_program.py SPEC. SPEC is a file with a JSON object:
 
-- ``folder``: the folder of the programs. The file ``ch`` in it is an input of each program.
+- ``folder``: the folder of the programs. The file ``ch`` in this folder is an input of each program.
 - ``programs``: a list of pairs: a module's name, and the changes to try (tests/fuzz/changes.py)
 - ``task``: "ours" (precompiled's packages), "upstream" (torch's ``caching_precompile``), or "plain" (neither)
 

@@ -32,7 +32,7 @@ def training() -> Case:
 
 
 class Function(nn.Module):
-    """A module of one function, and of modules that the function uses."""
+    """A module made of one function and of the modules that the function uses."""
 
     def __init__(self, function: Callable[..., Any], *modules: nn.Module) -> None:
         super().__init__()

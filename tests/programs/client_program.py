@@ -85,7 +85,9 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
 
 
 class _Reduction(torch.nn.Module):
-    """A model whose looped reductions become one kernel. At full occupancy a GPU has too few registers for it."""
+    """A model whose looped reductions become one kernel. At full occupancy, a GPU has too few registers for this
+    kernel.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x * x.sin(), (x.shape[1],)) * (x * x.cos()).var(1, keepdim=True)

@@ -1,4 +1,5 @@
-"""A program with two configurations of a HuggingFace model. As in a user's script, an argument selects one of them.
+"""A program with two configurations of a HuggingFace model. As in a user's script, an argument selects one of the
+configurations.
 
 Usage: configurations_program.py MODEL one|other. Prints a line of JSON: whether the compiled result equals eager's, and
 the state of each function's package.

@@ -114,8 +114,8 @@ def sanitized() -> dict[str, Any]:
 def full() -> dict[str, Any]:
     """The program holds nearly all memory of the GPU while a worker compiles its graph.
 
-    The worker needs memory to measure products of large matrices. On a made-up GPU a worker does not measure, so there
-    it needs memory to fold a constant.
+    The worker needs memory to measure products of large matrices. For a made-up GPU, the worker does not measure. It
+    needs memory to fold a constant instead.
     """
 
     def product(x: torch.Tensor) -> torch.Tensor:
@@ -212,7 +212,9 @@ def attended(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_order() -> dict[str, Any]:
-    """The program compiles one graph before and after its first attention. On some GPUs, torch then prefers cuDNN."""
+    """The program compiles one graph before and after its first attention. After the first attention, torch prefers
+    cuDNN on some GPUs.
+    """
     x = torch.randn(1, 2, 16, 32, device="cuda")
     # torch has an order of kernels even if the program has disabled all kernels that could run this attention.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):

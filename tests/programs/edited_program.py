@@ -2,8 +2,8 @@
 
 Usage: edited_program.py SPEC. SPEC is a file with a JSON object:
 
-- ``programs``: a list of name and folders. The folders have the modules ``NAME`` and ``NAME_part``. The first program
-  only makes the process load all modules, because these are parts of each program.
+- ``programs``: a list of pairs: a name NAME, and folders with the modules ``NAME`` and ``NAME_part``. The first program
+  only makes the process load all other modules, because these modules are parts of each program.
 - ``task``: "record" the packages of the programs, "use" them, or "plain" (without packages). With "use", a function
   that no package serves runs in eager mode, and counts as retraced.
 - ``without``: whether packages compare nothing.
@@ -74,7 +74,9 @@ def packages() -> Any:
 
 
 class Tracing:
-    """Raises RetracedError instead of a trace if ``reports`` has no more items than ``known``."""
+    """Raises RetracedError in place of a trace if ``reports`` still has the length ``known``: no package has served the
+    call.
+    """
 
     def __init__(self) -> None:
         self.reports: list[Any] = []

@@ -25,7 +25,7 @@ import precompiled.packages
 from precompiled.client import session
 from precompiled.client.process import PROCESS
 
-# These functions catch the exceptions of all others, or switch packages on and off.
+# These functions catch the exceptions of all other functions of packages/, or switch packages on and off.
 NOT_MADE_TO_RAISE = {
     "contain_errors",
     "_contained",

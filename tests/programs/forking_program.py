@@ -119,7 +119,7 @@ def fork_in_a_thread() -> Any:
 
 
 def subinterpreter() -> Any:
-    """torch cannot be imported into a subinterpreter. Python's own code can run in one."""
+    """Run modules of the standard library in a subinterpreter. A subinterpreter cannot import torch."""
     interpreters = importlib.import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
     made = interpreters.create()
     interpreters.run_string(made, "import json, threading, sys; assert 'torch' not in sys.modules")

@@ -12,7 +12,7 @@ def leave() -> None:
 
     The deadlock is in plain torch 2.13 (c10d::ProcessGroupGloo::~ProcessGroupGloo). The group's destructor holds the
     GIL and waits for the group's thread. The thread may need the GIL to drop its last all-reduce. On a busy machine,
-    one start of ten hung.
+    one of ten starts hung.
     """
     dist.barrier()
     os._exit(0)

@@ -1,4 +1,6 @@
-"""Prints the largest relative error of a compiled gradient. Without precompiled, it is 0.3 with torch 2.13 and 2.15."""
+"""Prints the largest relative error of a compiled gradient. Without precompiled, this error is 0.3 with torch 2.13 and
+2.15.
+"""
 
 import torch
 

@@ -124,7 +124,7 @@ def local(value: Any) -> torch.Tensor:
 def trained(
     model: torch.nn.Module, compiled: Callable[[Any], Any], loss_of: Callable[..., Any], same: int = 0
 ) -> list[torch.Tensor]:
-    """Run two training steps. Returns their losses, and all gradients of this rank.
+    """Run two training steps. Returns this rank's losses and gradients of both steps.
 
     Ranks with equal ``same`` have equal data.
     """
@@ -234,7 +234,7 @@ def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 def plain_dtensors(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
     """A graph that changes the placements of DTensors.
 
-    A DTensor is an output only without gradients, because torch 2.13 raises an error for such an output with gradients.
+    No output with gradients is a DTensor, because torch 2.13 raises an error for such an output.
     """
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)

@@ -4,8 +4,8 @@ Usage: triton_program.py [NAME]... launches only the kernels with these names. P
 compiled each kernel, and found it in its cache; the number of measurements; and the manager of Triton's cache. Without
 arguments, the package ``kernel_library`` must be importable (test_triton_kernels.py writes it).
 
-Before the first launch, the program prints ``@ready``. If GATE is set, it then waits until no process locks that file.
-If IR_OVERRIDE is set, the file replaces a stage of each compile.
+Before the first launch, the program prints ``@ready``. If GATE is set, the program then waits until no process locks
+the file that GATE names. If IR_OVERRIDE is set, the file that it names replaces a stage of each compile.
 """
 
 from __future__ import annotations

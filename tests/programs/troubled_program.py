@@ -52,7 +52,9 @@ def waits(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def graph(number: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A compiled function whose graph calls ``act``. Each case has a number, so that each case has a graph."""
+    """A compiled function whose graph calls ``act``. Each case has a number, so that each case has a graph of its
+    own.
+    """
     return torch.compile(lambda x: act(x * number).sin() + 1)
 
 

@@ -1,4 +1,4 @@
-"""Makes vLLM split its graph into pieces on the CPU. vLLM itself disables this mode there."""
+"""Makes vLLM split its graph into pieces on the CPU. vLLM itself disables this mode on the CPU."""
 
 from __future__ import annotations
 

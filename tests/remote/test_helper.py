@@ -102,7 +102,7 @@ def test_without_a_helper_clients_do_not_wait(tmp_path: Path) -> None:
     assert not fetched(tmp_path, KEY) and helper_link.greeting(tmp_path) is None and helper_link.state(tmp_path) is None
     helper_link.folder(tmp_path).mkdir()
     (helper_link.folder(tmp_path) / helper_link.STARTING).touch()
-    # As if the start of a helper had failed long ago.
+    # An old time stamp makes it look as if the start of a helper had failed long ago.
     os.utime(helper_link.folder(tmp_path) / helper_link.STARTING, (1, 1))
     assert not fetched(tmp_path, KEY)
     assert time.monotonic() - began < helper_link.STARTING_S

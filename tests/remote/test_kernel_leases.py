@@ -124,7 +124,9 @@ Started = Callable[[str, str], HostWithHelper]
 
 
 def second_waits(started: Started, url: str) -> tuple[HostWithHelper, HostWithHelper]:
-    """Start two hosts. The first has the lease and compiles the kernel, and the second waits for it."""
+    """Start two hosts. The first host has the lease and compiles the kernel, and the second host waits for the
+    kernel.
+    """
     a, b = started("a", url), started("b", url)
     a.ask()
     assert not a.found() and len(a.sizes) == 1

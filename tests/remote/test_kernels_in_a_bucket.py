@@ -1,4 +1,4 @@
-"""Tests of Triton kernels in a bucket of a real server: the second host compiles none.
+"""Tests of Triton kernels in a bucket of a real server: the second host compiles no kernel.
 
 The programs run on a made-up GPU, in an environment with a CUDA build of torch. That environment lacks the server's
 client, so the test starts the helpers of both hosts in its own environment.

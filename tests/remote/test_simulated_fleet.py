@@ -1,5 +1,5 @@
-"""Tests a small fleet that starts at once with empty stores while hosts are killed: each graph is compiled once, and
-none is lost.
+"""Tests a small fleet: all hosts start at the same time with empty stores, and some are killed. Each graph is compiled
+once, and no graph is lost.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: P
     again = host(tmp_path / "b", url)  # as for a later process of host b
     assert (again.fetch(KEY), again.pull(), again.bring(again.everything())) == (0, 0, 0)
     assert Claim(again, KEY).look() is Found.MINE  # a worker of this host compiles the graph
-    # Other hosts may be unable to load the first artifact, too. So host b uploads its own artifact for them.
+    # Other hosts may be unable to load the first artifact, too. So host b uploads its own artifact for other hosts.
     mine = payload(guards=guards)
     assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
     assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])
@@ -200,7 +200,7 @@ def test_artifact_damaged_on_this_disk_is_fetched_again(tmp_path: Path) -> None:
 
 
 class Faulty(MemoryFileSystem):
-    """The file system ``memory://``. Before each request, it calls a function of the test."""
+    """The file system ``memory://``. Before each request, this file system calls a function of the test."""
 
     protocol = "faulty"
     cachable = False

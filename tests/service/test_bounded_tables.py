@@ -71,7 +71,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A daemon in this process. Its workers do not start. Its watcher reads nothing, and exits at the stream's end."""
+    """A daemon in this process. Its workers do not start. The daemon's watcher reads nothing, and exits at the stream's
+    end.
+    """
 
     def start_worker(*_: object, **__: object) -> object:
         raise StartError("no worker starts")
@@ -92,7 +94,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def messages(number: int) -> Iterator[list[bytes]]:
-    """Yield messages of each kind, all of whose texts have this number."""
+    """Yield messages of each kind. All texts in the messages contain this number."""
     text = f"x{number}"
     environment = interpreter(text)
     registration = wire.Registration("entry", [f"{text}:f"], sys.executable, "/", "/store", {})

@@ -108,8 +108,8 @@ def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> Non
 @pytest.mark.fault("load")
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit (util-linux)")
 def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) -> None:
-    """Although it has only 128 descriptors, the daemon must serve new clients and start workers: it closes silent
-    connections.
+    """The daemon has only 128 descriptors. It closes silent connections, so that it can still serve new clients and
+    start workers.
     """
     small = DaemonUnderTest(tmp_path, prefix=["prlimit", "--nofile=128:128"])
     silent = []

@@ -1,4 +1,4 @@
-"""Tests that a worker lowers the next job while C++ compilers build the kernels of its own one."""
+"""Tests that a worker lowers the next job while C++ compilers build the kernels of its current job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(host: Host, said: list[Any]) -> wire.Rejected:
 
 
 def with_two_jobs(**limits: Any) -> tuple[Host, RunJob, RunJob]:
-    """A host whose only worker builds the kernels of one job and lowers another."""
+    """A host whose only worker builds the kernels of one job and lowers another job."""
     host = Host(**limits)
     host.warm()
     first = host.only(RunJob, host.submit("first", id="id-first"))
@@ -110,7 +110,7 @@ def test_only_a_job_of_the_same_kind_is_taken(values: dict[str, Any]) -> None:
 
 
 def test_a_background_job_is_not_taken_beside_one_that_a_client_waits_for() -> None:
-    """The worker would give way to other programs, although a client waits."""
+    """With a background job, the worker would give way to other programs, although a client waits for the first job."""
     host = Host()
     host.warm()
     lower(host, host.only(RunJob, host.submit("first", waiting=True)))
@@ -143,7 +143,7 @@ def test_two_jobs_of_a_worker_that_dies_are_run_alone_and_only_the_deadly_one_is
 
 
 def test_after_the_death_of_a_worker_with_two_jobs_workers_have_one_job_for_a_while() -> None:
-    """Perhaps the memory is too small for two."""
+    """Perhaps the memory is too small for two jobs at once."""
     host, first, _ = with_two_jobs(quarantine_s=100.0)
     start = host.only(StartWorker, host.tell(WorkerGone(first.worker, "memory", "too much")))
     run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
@@ -159,7 +159,7 @@ def test_after_the_death_of_a_worker_with_two_jobs_workers_have_one_job_for_a_wh
 
 @pytest.mark.fault("hangs")
 def test_a_job_that_takes_too_long_is_quarantined_only_if_it_was_alone() -> None:
-    """The other job may hold what it waits for."""
+    """A job that takes too long may wait for something that the worker's other job holds."""
     host = Host(job_timeout_s=100)
     host.warm()
     first = host.only(RunJob, host.submit("first"))

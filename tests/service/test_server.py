@@ -174,7 +174,7 @@ def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None
         path.chmod(mode | 0o055)
     script = (
         "import os, sys, zmq\n"
-        # Popen's ``user`` would not do: user 12345 cannot execute this Python.
+        # Popen's argument ``user`` does not help, because user 12345 cannot execute this Python.
         "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"
         "s = zmq.Context().socket(zmq.DEALER); s.connect('ipc://' + sys.argv[1])\n"
         "s.send_multipart([bytes.fromhex(a) for a in sys.argv[2:]])\n"

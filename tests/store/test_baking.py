@@ -57,8 +57,8 @@ def test_base_holds_exactly_the_usable_artifacts_and_entries(store: Store, tmp_p
     assert [item.manifest.guards for item in above.lookup(KEY)] == ["s0 < 3", "s0 == 3"]
     for artifact in above.all_artifacts():
         assert above.read_files(artifact) == payload().files
-        # A base store needs the captured graph (program) of an artifact only if the artifact has guards: a client then
-        # submits this graph for further sizes, without a trace.
+        # A base store needs an artifact's captured graph (program) only if the artifact has guards. For further sizes,
+        # a client then submits this captured graph without a trace.
         assert (fmt.PROGRAM in artifact.manifest.files) == bool(artifact.manifest.guards)
     assert above.packages.read(header().function, name).body == b"body"
     assert above.packages.names(header("1").function) == []

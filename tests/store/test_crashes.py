@@ -1,5 +1,5 @@
-"""Tests that artifacts are refused after processes have crashed in their first calls, and only then. Each process is
-real: it is forked, and ends by a signal.
+"""Tests that an artifact is refused once processes have crashed in their first calls of it, and not before. Each
+process is real: it is forked, and ends by a signal.
 """
 
 from __future__ import annotations

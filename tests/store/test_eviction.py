@@ -172,7 +172,7 @@ def test_clear_removes_everything(store: Store) -> None:
 def test_directory_of_a_writer_is_moved_away_before_its_files_are_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the writer could publish a directory that lacks files."""
+    """If the eviction removed files in place, the writer could publish a directory that lacks files."""
     store.prepare()
     written = store.tmp / "written"
     (written / "kernels").mkdir(parents=True)

@@ -24,7 +24,7 @@ ABOUT = {"version": VERSION}
 def publish(
     store: Store, *files: str, components: Mapping[str, str] = COMPONENTS, about: Mapping[str, str] = ABOUT
 ) -> Artifact:
-    """Publish an artifact with these files. A file's text is its kernels, each a letter."""
+    """Publish an artifact with these files. Each letter in a file's text stands for a kernel."""
     plain = payload(hashlib.sha256(os.urandom(8)).hexdigest())
     contents = {text: fmt.digest(text.encode()) for text in files}
     manifest = dataclasses.replace(

@@ -1,4 +1,6 @@
-"""Tests of the lists of recipes, by which workers compile a program's Triton kernels ahead of the program."""
+"""Tests of the lists of recipes, by which workers compile a program's Triton kernels before the program launches
+them.
+"""
 
 from __future__ import annotations
 

@@ -183,8 +183,8 @@ def _copy_of_project(target: Path) -> None:
 
 
 def _own_groups() -> Iterator[Path]:
-    """Yield the control groups of this process in which systemd tracks processes: that of version 2, and that of
-    version 1's hierarchy "systemd".
+    """Yield this process's group in each cgroup hierarchy that systemd uses to track processes: cgroup v2, and the v1
+    hierarchy named "systemd".
     """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -200,8 +200,8 @@ def _own_control_group() -> Iterator[list[Path]]:
     """Create control groups for one container, and remove them at the end. Two containers in one group would kill each
     other's processes.
     """
-    # Use the same name in every hierarchy, because on a hybrid host systemd-nspawn copies its path from one to the
-    # other.
+    # Use the same name in every hierarchy, because on a hybrid host systemd-nspawn copies the group's path from one
+    # hierarchy to the other.
     name = f"precompiled-test-{os.getpid()}-{time.monotonic_ns()}"
     parents = list(_own_groups())
     for parent in parents:

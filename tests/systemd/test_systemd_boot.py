@@ -335,8 +335,8 @@ def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, 
 
 
 def test_store_in_a_home_directory_is_written(running: nspawn.Machine, script: nspawn.Machine) -> None:
-    """PRECOMPILED_CACHE_DIR may name any directory that the user can write to. The unit's sandbox must allow writes
-    there.
+    """PRECOMPILED_CACHE_DIR may name any directory that the user can write to. The unit's sandbox must allow writes to
+    this directory.
     """
     store = "/home/alice/store"
     run = train(running, "alice", PRECOMPILED_CACHE_DIR=store)

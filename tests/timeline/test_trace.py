@@ -92,7 +92,7 @@ def test_arrow_connects_submit_queue_job_and_load_by_one_id(seen: Seen) -> None:
     assert [event["name"].split()[0] for event in way] == ["submit", "queued", "job", "load"]
     assert len({event["args"]["id"] for event in way}) == 1
     assert len({event["pid"] for event in way}) == 3  # the client, the daemon and the worker
-    # Compiles that ended before these runs began are not in their traces.
+    # The traces of these runs do not contain compiles that ended before the runs began.
     assert arrows(hit) == arrows(package) == []
 
 

@@ -203,7 +203,7 @@ def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
     before = call_targets.encode(operator)
     assert before[4] == support_operators.__name__ and before[6] == "Meta CPU"
     assert call_targets.decode(before) is operator
-    # Workers do not import this test module, which registers the gradient. Code that they compile would lack the
+    # Workers do not import this test module, which registers the gradient. Code that workers compile would lack the
     # gradient.
     torch.library.register_autograd("precompiled_tests_library::tripled", lambda ctx, gradient: gradient * 3)
     assert "Autograd" in call_targets.encode(operator)[6]
@@ -266,7 +266,9 @@ def test_events_of_streams_are_refused() -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_operator_with_a_group_name_counts_as_a_collective(one_rank: None) -> None:
-    """Ranks must not mix eager and compiled runs of a custom collective such as vllm::all_reduce: they would hang."""
+    """Ranks must not mix eager and compiled runs of a custom collective such as vllm::all_reduce, because the ranks
+    would hang.
+    """
     encoded = call_targets.encode(torch.ops.precompiled_tests.of_a_group.default)
     assert call_targets.is_collective(encoded)
     assert not call_targets.is_collective(call_targets.encode(torch.ops.precompiled_tests.doubled.default))

@@ -59,7 +59,9 @@ def test_thresholds_are_raised_during_a_trace_and_restored() -> None:
 
 
 def test_garbage_of_a_trace_is_collected_at_its_end() -> None:
-    """Otherwise an allocation in the program's first call would start a full collection of all imported objects."""
+    """If garbage remained, an allocation in the program's first call would start a full collection of all imported
+    objects.
+    """
 
     class Cycle:
         def __init__(self) -> None:

@@ -130,7 +130,9 @@ def test_precompiled_header_in_use_gets_a_new_access_time_only(header: Path) -> 
 
 @pytest.mark.parametrize("suffix", [".h", ".h.gch"])
 def test_removed_precompiled_header_is_built_again(header: Path, suffix: str) -> None:
-    """Headers in scratch may be removed during the life of a worker. torch itself looks for them once per process."""
+    """Headers in scratch may be removed during the life of a worker. torch itself looks for headers once per
+    process.
+    """
     header.with_suffix(suffix).unlink()
     codecache._precompile_header("h")
     assert header.exists() and header.with_suffix(".h.gch").exists()
@@ -186,7 +188,7 @@ def test_each_boot_has_its_own_scratch_directory(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def torchs_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Creates the directory of precompiled headers that torch uses without precompiled, with one header."""
+    """Creates one precompiled header in the directory that torch uses for such headers without precompiled."""
     directory = tmp_path / "torchinductor_me" / "precompiled_headers"
     directory.mkdir(parents=True)
     (directory / "header.h.gch").write_text("built by another program")

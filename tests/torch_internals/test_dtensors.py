@@ -1,6 +1,6 @@
 """Tests of how DTensors and meshes become plain data. Some of them are refused.
 
-tests/e2e/test_ranks.py tests them with two ranks over gloo.
+tests/e2e/test_ranks.py tests DTensors with two ranks over gloo.
 """
 
 from __future__ import annotations

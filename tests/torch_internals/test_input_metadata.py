@@ -146,8 +146,8 @@ def test_input_that_is_neither_tensor_nor_size_is_refused(value: Any) -> None:
 
 
 def test_float_that_dynamo_specialized_is_retraced() -> None:
-    # Dynamo treats the eps of a layer norm as a constant, although the graph has a symbol for it. A worker would
-    # compile for an unknown number.
+    # Dynamo treats the eps of a layer norm as a constant, although the graph has a symbol for it. Without a retrace, a
+    # worker would compile for an unknown number.
     with pytest.raises(FixedFloats) as fixed:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
     assert len(fixed.value.names) == 1
@@ -155,7 +155,9 @@ def test_float_that_dynamo_specialized_is_retraced() -> None:
 
 @pytest.mark.parametrize("bag", [False, True])
 def test_float_that_no_operator_reads_is_retraced(bag: bool) -> None:
-    """AOTAutograd's trace ends by making such a float a constant. An artifact would be valid for one value only."""
+    """AOTAutograd turns a float that no operator reads into a constant. Without a retrace, an artifact would be valid
+    for one value only.
+    """
     model = torch.nn.EmbeddingBag(10, 4) if bag else torch.nn.Embedding(10, 4)
     with pytest.raises(FixedFloats) as fixed:
         captured(model, torch.zeros(2, 3, dtype=torch.long), dynamic=True)

@@ -27,7 +27,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Returns a function that writes a distribution and returns its digest. The arguments change lines of the
     distribution's RECORD.
 
-    Each digest reads all distributions on ``sys.path``, so this Python's own distributions are not on it.
+    Each digest reads all distributions on ``sys.path``, so the test keeps this Python's own distributions off the path.
     """
     monkeypatch.syspath_prepend(str(tmp_path))  # restores the whole list after the test
     sys.path[:] = [path for path in sys.path if "site-packages" not in path]

@@ -135,7 +135,8 @@ def test_kernel_with_its_own_directives_is_built_alone() -> None:
 
 @pytest.mark.integration
 def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
-    # One file cannot contain both kernels: they define the same linker symbol, and namespaces do not affect it.
+    # One file cannot contain both kernels, because they define the same linker symbol. Namespaces do not affect linker
+    # symbols.
     native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
     assert values == [1.0, 2.0]
     assert len(native.files) == 2

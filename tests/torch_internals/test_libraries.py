@@ -128,7 +128,8 @@ def test_python_registrations_of_a_library_operator_count_or_are_refused() -> No
 
 @pytest.mark.usefixtures("extension", "started_later")
 def test_python_functions_are_found_behind_wrappers_of_torch() -> None:
-    # The fake kernel is a C function without a module. The module that registers it counts.
+    # The fake kernel is a C function without a module. The module that registers the kernel counts as a defining
+    # module.
     torch.library.register_fake("pc_library::bare", torch.empty_like)
     assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
 

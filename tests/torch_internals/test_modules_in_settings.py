@@ -1,4 +1,6 @@
-"""Tests of how settings that are code become plain data. tests/e2e/test_code_settings.py tests them with a worker."""
+"""Tests of how settings that are code become plain data. tests/e2e/test_code_settings.py tests such settings with a
+worker.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of the extra team of OpenMP threads that a client keeps while its graphs are being compiled.
 
-Afterwards, none of its threads may remain.
+After the compiles, no thread of the team may remain.
 """
 
 from __future__ import annotations

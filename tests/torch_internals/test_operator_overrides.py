@@ -129,7 +129,7 @@ def test_operator_with_a_new_name_is_not_an_override() -> None:
 def test_override_of_a_library_operator_affects_only_its_callers() -> None:
     """A lowering of an operator outside of aten affects only graphs that call the operator. Other graphs are served.
 
-    quantized_decomposed registers such lowerings, for example.
+    For example, quantized_decomposed registers lowerings of operators outside of aten.
     """
     op = torch.ops.quantized.linear_dynamic.default
     with kept(lowering.lowerings, op):

@@ -1,4 +1,6 @@
-"""Tests that a patched function is restored exactly, whether it was own, inherited, static or of a module."""
+"""Tests that a patched function is restored exactly: a class's own, inherited or static function, or one of a
+module.
+"""
 
 from __future__ import annotations
 

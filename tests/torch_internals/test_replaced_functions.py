@@ -100,7 +100,7 @@ def counted() -> Callable[..., Any]:
 def test_state_of_a_replacement_does_not_invalidate_packages(
     make: Callable[[], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replacement may have state that differs in each process, a counter of calls, for example.
+    """A replacement may have state that differs in each process: for example, a counter of calls.
 
     A package only requires that the same place has a replacement with the same code.
     """

@@ -1,7 +1,7 @@
 """Tests of the source lines of a graph's operations.
 
-A client sends the source lines beside the graph. The key of the graph does not contain them. Malformed source lines
-must do no harm.
+A client sends the source lines beside the graph. The key of the graph does not contain the source lines. Malformed
+source lines must do no harm.
 """
 
 from __future__ import annotations

@@ -413,7 +413,9 @@ IN_PLACE = [
 
 
 def _in_place(of: Callable[[torch.nn.Module], Callable[..., Any]], compile: Compile) -> Any:
-    """Run each module of IN_PLACE. Returns its output, its changed input, and the gradient of a weight before it."""
+    """Run each module of IN_PLACE. Returns the module's output, its changed input, and the gradient of a weight before
+    the module.
+    """
     found: list[Any] = []
     for module in IN_PLACE:
         (a,) = weights("a")
@@ -646,7 +648,7 @@ def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[ThisProcess]:
-    """Starts a session without compiles. Otherwise a client would compile a graph whose eager run raises."""
+    """Starts a session without compiles. A normal client would compile a graph whose eager run raises."""
     with (
         deaf_daemon(PRECOMPILED_WAIT_S="0.01") as process,
         mock.patch.object(submit, "compile_inline", lambda *_: None),

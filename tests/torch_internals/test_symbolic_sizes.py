@@ -107,8 +107,8 @@ def test_guard_on_a_value_that_no_input_shows_is_an_error() -> None:
 
 @pytest.mark.reason("size-guards")
 def test_guards_that_reject_their_own_example_are_an_error() -> None:
-    """Otherwise the daemon would publish an artifact that does not serve the client's call. The client would submit the
-    graph again and again.
+    """Without this error, the daemon would publish an artifact that does not serve the client's call. The client would
+    submit the graph again and again.
     """
     _, sizes = maker(8)
     assert sizes[0] > 4

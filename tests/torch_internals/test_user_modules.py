@@ -52,7 +52,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write(tmp_path / f"{name}.py", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    # Otherwise the files, which are newer than the process, would be refused.
+    # The files are newer than the process. Without this patch, they would be refused.
     monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
@@ -330,7 +330,7 @@ def disabled(g): return g * 1.0
 
 
 def test_value_set_in_an_installed_module_changes_the_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values that a program sets must count in an installed module, too, not only in a module beside the program."""
+    """If a program sets values in an installed module, they must count, as they do in a module beside the program."""
     write(project / "pc_operators.py", OPERATOR)
     monkeypatch.setattr(user_modules, "_INSTALLED", (str(project.resolve()),))
     monkeypatch.setattr(user_modules.installations, "digest", lambda package: f"the record of {package}")

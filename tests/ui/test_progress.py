@@ -73,7 +73,7 @@ def test_first_run_announces_eager_steps_and_the_compile(host: Host) -> None:
     saved = f"{artifact.manifest.compile_s:.{0 if artifact.manifest.compile_s >= 10 else 1}f} s"
     assert lines == ["@done", f"precompiled: 1 of 1 graph from the cache (about {saved} saved)"]
 
-    # A process without a terminal prints nothing, unless the setting asks for it.
+    # A process without a terminal prints nothing, unless the setting requests progress lines.
     file.write_text(PROGRAM.format(factor=3))
     command = [sys.executable, str(file)]
     for progress, expected in (("terminal", ""), ("always", "precompiled: 1 of 1 graph from the cache")):
@@ -316,7 +316,7 @@ def test_later_hits_are_announced_at_the_end(terminal: Pty) -> None:
 
 
 def test_run_with_misses_announces_no_hits(terminal: Pty) -> None:
-    """The progress lines announce this run."""
+    """The progress lines already announce a run with misses."""
     item = pending()
     line = HitLine(TerminalLines("terminal"))
     line.look(snapshots(hit("a", 3.0), item.calls))
@@ -328,7 +328,7 @@ def test_run_with_misses_announces_no_hits(terminal: Pty) -> None:
 
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_graphs_in_pieces_from_the_store_are_announced(terminal: Pty, is_swapped: bool) -> None:
-    """The artifact of the whole graph may come before the line."""
+    """The artifact of the whole graph may come before the line is printed."""
     item, later = pending(), pending()
     later.calls.report.id = "2"
     line = HitLine(TerminalLines("terminal"))

@@ -1,7 +1,7 @@
 """Tests of `precompiled status --watch` on a real pseudo-terminal, with a real daemon whose worker is held in a job.
 
 The expected screens are in goldens/, with `N` in place of numbers that differ between runs. After an intended change,
-set GOLDENS=1 in the environment to regenerate them, and review the difference.
+set GOLDENS=1 in the environment to regenerate these files, and review the difference.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MODE = "PRECOMPILED_VERSION_TESTS"
 def python_of() -> Callable[[str], str]:
     """Return a function that finds the interpreter with a torch version. Without such an interpreter, the function
     skips the test, or fails it with PRECOMPILED_VERSION_TESTS=require. With PRECOMPILED_VERSION_TESTS=installed, the
-    function installs none.
+    function installs no interpreter.
     """
     mode = os.environ.get(MODE)
 

@@ -323,7 +323,7 @@ def test_watcher_that_does_not_start_is_reported_and_retried(
 
 @pytest.fixture
 def stopped(link: WatcherLink, tmp_path: Path) -> WatcherLink:
-    """The link to a watcher that has one watch, and is stopped by a signal."""
+    """The link to a watcher process. The watcher has one watch, and a signal has stopped the process."""
     known = registration("known:f")
     Registry(tmp_path / "cache").save(identify(known), Record(known, Good({}, [], True, complete=True)))
     answer(link, wire.Unwatch([]))
@@ -354,7 +354,9 @@ def test_requests_beyond_a_limit_are_rejected_until_the_watcher_reads(
 
 @pytest.mark.reason("no-watcher")
 def test_watcher_that_reads_no_ends_of_jobs_is_replaced(stopped: WatcherLink) -> None:
-    """A lost end of a job would leave a graph in the state "compiling". A new watcher captures the graph again."""
+    """If the message about a job's end were lost, the graph would stay in the state "compiling". A new watcher captures
+    the graph again.
+    """
     first = stopped._popen
     assert first is not None
     stopped.ask(b"peer", wire.Unwatch([]))
@@ -383,7 +385,7 @@ def test_watcher_that_reads_no_ends_of_jobs_is_replaced(stopped: WatcherLink) ->
     ],
 )
 def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, advice: str) -> None:
-    """test_entry.py tests how a capture reports such an error."""
+    """test_entry.py tests how a capture reports this error."""
     with pytest.raises(entry.EntryPointError) as caught:
         wrong()
     assert caught.value.code == "entry-point" and said in caught.value.message and advice in caught.value.action

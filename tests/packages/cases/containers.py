@@ -53,8 +53,8 @@ def build():
     ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
     TRACED,
 )
-# Dynamo guards such a set as a whole but iterates it in hash order, which depends on addresses. If the code only tests
-# membership, a different order must not invalidate the package.
+# Dynamo guards a set of operators as a whole. Dynamo iterates the set in hash order, which depends on addresses. If the
+# code only tests membership, a different order must not invalidate the package.
 case(
     "set_of_operators",
     """
@@ -180,7 +180,8 @@ def build():
     TRACED,
 )
 
-# If the code makes a list of a set of numbers or of a dictionary, Dynamo guards neither the order nor the keys.
+# If the code turns a set of numbers or a dictionary into a list, for example, Dynamo guards neither the order nor the
+# keys.
 for _number, _goes in enumerate(
     (
         "list(SIZES)",

@@ -149,7 +149,8 @@ def build():
     helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"),
 )
 
-# Dynamo's bytecode creates the output with the module `collections`, which it reads by the program's own name.
+# Dynamo's bytecode needs the module `collections` to create the output. The bytecode reads this module from the
+# program's global variable.
 ORDERED = """
 import collections, dataclasses
 @dataclasses.dataclass
@@ -208,7 +209,8 @@ def build():
     ("alpha=2.0", "alpha=3.0"),
     TRACED,
 )
-# The trace itself fills a table of the library, so the table differs before and after. Dynamo does this with einops.
+# The trace itself fills a table of the library, so the table differs before and after the trace. Dynamo also fills a
+# table of einops.
 case(
     "library_that_dynamo_prepares",
     """

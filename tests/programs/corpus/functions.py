@@ -231,7 +231,7 @@ def tensor_subclass_of_torch() -> Row:
 
 @row
 def parameters_of_a_tensor_subclass() -> Row:
-    """torchao's quantized weights are parameters of a tensor subclass. Some of them can be trained."""
+    """torchao's quantized weights are parameters of a tensor subclass. Some of these weights can be trained."""
     model = linear(8, 8, 4)
     for layer, trained in zip((model[0], model[-1]), (False, True), strict=True):
         layer.weight = torch.nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach() * 2), trained)
@@ -247,7 +247,7 @@ def tensor_subclass_that_says_objects_of_itself() -> Row:
 
 @row
 def tensor_subclass_of_a_function() -> Row:
-    """The subclass is defined in a function. A worker cannot import it and gets its source."""
+    """The subclass is defined in a function. A worker cannot import such a subclass, so the worker gets its source."""
     factor = 2
 
     class Raised(torch.Tensor):

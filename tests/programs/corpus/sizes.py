@@ -39,7 +39,7 @@ def marked_unbacked() -> Row:
 
 @row
 def marked_unbacked_twice() -> Row:
-    """The two sizes must be equal. Only the shape environment asserts that they are equal, and the graph does not."""
+    """The two sizes must be equal. Only the shape environment asserts this equality; the graph does not."""
 
     def marked(rows: int) -> torch.Tensor:
         x = rand(rows, 16, grad=False)
@@ -163,7 +163,7 @@ def pad_by_what_a_stride_leaves() -> Row:
 @row
 def an_assertion_on_an_item() -> Row:
     """The item must equal an expression of sizes, so Dynamo uses one node for both. Eager and plain torch.compile raise
-    an error if they differ.
+    an error if item and expression differ.
     """
 
     def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
