@@ -11,7 +11,7 @@ from pathlib import Path
 from precompiled.cli import distributions, probe, pth
 from precompiled.core import python_path
 from precompiled.core.check import Check
-from precompiled.core.config import ENV_PREFIX, NAMES, Settings, find_problems
+from precompiled.core.config import ENV_PREFIX, NAMES, Settings
 from precompiled.core.words import closest
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, VERSION, switched_off
@@ -27,7 +27,8 @@ NO_SETTINGS = tuple(
 _REPORT_THIS = "report this bug, with the output of `precompiled doctor --json`"
 
 
-def run(settings: Settings, *, with_packages: bool = True) -> Iterator[Check]:
+def run(settings: Settings, *, is_valid: bool, with_packages: bool) -> Iterator[Check]:
+    """``is_valid``: whether all settings of files and variables are valid."""
     variables = dict(os.environ)
     yield switch(variables, settings.mode, settings.require)
     yield check_variable_names(variables)
@@ -37,7 +38,7 @@ def run(settings: Settings, *, with_packages: bool = True) -> Iterator[Check]:
     yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
     version = _torch_version()
     yield torch_version(version)
-    if version is not None and not find_problems():  # with an invalid setting, torch.compile is not routed
+    if version is not None and is_valid:  # with an invalid setting, torch.compile is not routed
         switched_on = {**variables, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager"}
         with_torch = probe.ask_with_torch(python_path.with_hook(switched_on), packages=with_packages)
         yield route(with_torch)

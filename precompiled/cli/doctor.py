@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import click
@@ -17,6 +17,7 @@ from precompiled.cli.output import ALL_SHOWS, Output, all_option
 from precompiled.core import config
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
+from precompiled.core.errors import ConfigError
 from precompiled.core.words import format_count
 
 _Checks = Callable[[Settings], Iterator[Check]]
@@ -27,10 +28,10 @@ def groups(*, complete: bool = True) -> dict[str, _Checks]:
 
     ``complete``: also check packages. This check takes as long as all other checks together.
     """
-    hook = partial(checks_hook.run, with_packages=complete)
+    problems = config.find_problems()
     found: dict[str, _Checks] = {
-        "settings": check_settings,
-        "hook": hook,
+        "settings": partial(check_settings, problems=problems),
+        "hook": partial(checks_hook.run, is_valid=not problems, with_packages=complete),
         "daemon": checks_daemon.run,
         "store": checks_store.run,
     }
@@ -40,8 +41,7 @@ def groups(*, complete: bool = True) -> dict[str, _Checks]:
     return found | {"host": checks_host.run}
 
 
-def check_settings(settings: Settings) -> Iterator[Check]:
-    problems = config.find_problems()
+def check_settings(settings: Settings, problems: Sequence[ConfigError]) -> Iterator[Check]:
     for error in problems:
         yield Check("settings", "fail", error.message, error.action)
     if not problems:
