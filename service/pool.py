@@ -41,6 +41,7 @@ from precompiled.service.events import (
 )
 from precompiled.service.gpus import DeviceError, Devices
 from precompiled.service.log_lines import UserLines, plain
+from precompiled.service.stacks import read_stacks
 from precompiled.service.worker_process import StartError, WorkerProcess, start_worker
 
 from precompiled import wire
@@ -62,8 +63,6 @@ STREAM_S = 8.0  # how much longer to wait for the end of its stream, which tells
 MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
-# Parts of faulthandler's text about the thread that got the signal, and about a thread that waits for C++ compilers
-STACK, BUILD_STACK = b"Current thread ", b"in _finish\n"
 MEMORY_CHECK_S = 1.0  # seconds between two measurements of one worker's memory
 
 
@@ -428,11 +427,8 @@ class Pool:
             if status == -signal.SIGKILL and reason == "died":
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
-        if reason == "timeout" and STACK in process.tail:
-            stacks = [part for part in bytes(process.tail).split(b"\n\n") if b" (most recent call first):\n" in part]
-            main = stacks[-1:]  # faulthandler begins with the newest thread
-            for stack in [*main, *(each for each in stacks[:-1] if STACK in each or BUILD_STACK in each)]:
-                detail += "; " + stack.strip()[:DETAIL_BYTES].decode(errors="replace")
+        if reason == "timeout":
+            detail = "; ".join([detail, *read_stacks(bytes(process.tail))])
         elif tail and process.reason == "" and reason not in ENDED_BY_US:
             detail += f"; its last output: {tail}"
         if self._lines.allows(process.uid):
