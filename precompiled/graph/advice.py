@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from precompiled.graph.listing import Place
 from precompiled.graph.mode_names import PROCESS_WIDE, SET_BY
 
 _ADVICE = {
@@ -48,6 +49,9 @@ class Cause:
     what: str
     line: str = ""
     set_by: str = ""  # the mode, setting or variable whose name the user can search for
+    # The lines that ran before and now, if an edit or another branch is the cause.
+    old_line: Place | None = None
+    new_line: Place | None = None
 
     @property
     def advice(self) -> str:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # applies to graphs with equal names, the second to graphs with different names or of different programs.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
-# The message of a cause of kind "way": ``<new code> ran, where <old line> ran before: <old code>``.
-_WHERE, _BEFORE = " ran, where ", " ran before: "
 MAX_NAMED = 3  # edited files
 
 _SYMBOL = re.compile(r"\b[su]\d+")
@@ -147,10 +145,8 @@ def by_edit(found: Sequence[Cause], edited: Sequence[str]) -> list[Cause]:
 
 
 def _with_edit(cause: Cause, edited: Sequence[str]) -> Cause:
-    if cause.kind == "way" and any(cause.line.startswith(f"{file}:") for file in edited):
-        now, _, then = cause.what.partition(_WHERE)
-        codes = f"{then.partition(_BEFORE)[2]} -> {now}"
-        return Cause("edit", cause.short.replace("other branch", "edit", 1), codes, cause.line)
+    if cause.kind == "way" and cause.new_line is not None and cause.new_line.file in edited:
+        return _edit(cause.new_line, cause.old_line, cause.new_line)
     if cause.kind in ("value", "flag", "guard", "way"):
         files = format_list([file.rpartition("/")[2] for file in edited[:MAX_NAMED]])
         return replace(
@@ -316,18 +312,29 @@ def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[C
         operator = listing.operator(after["graph"][place[0]][place[1]])
         yield Cause("operator", f"custom operator {operator}", "its sources have changed", str(now or then or ""))
     elif line is not None and _edited(before, after, old, new):
-        was = _codes(old, new) if old is None or new is None or old.code != new.code else operations
-        yield Cause("edit", f"edit at {line.short}", was, line.where if new else f"before the edit {line.where}")
+        yield _edit(line, old, new, operations)
     elif is_same_line and now is not None and now.code:
         if not _same_operator(before, after, place):
-            yield Cause("operation", f"other operation at {now.short}", operations, str(now))
+            yield Cause("operation", f"other operation at {now.short}", _in_order(operations), str(now))
         else:
             kind = "flag" if _differ_in_flags(operations) else "value"
-            yield Cause(kind, f"other value at {now.short}", operations, str(now))
+            yield Cause(kind, f"other value at {now.short}", _in_order(operations), str(now))
     elif old is not None and new is not None and (old not in _places(after) or new not in _places(before)):
         # No line was edited, and one program skips a line of the other, so the inputs decide which line runs.
-        what = f"{_code(new)}{_WHERE}{old.short}{_BEFORE}{_code(old)}"
-        yield Cause("way", f"other branch at {new.short}", what, new.where)
+        what = f"{_code(new)} ran, where {old.short} ran before: {_code(old)}"
+        yield Cause("way", f"other branch at {new.short}", what, new.where, old_line=old, new_line=new)
+
+
+def _edit(
+    line: listing.Place, old: listing.Place | None, new: listing.Place | None, operations: Sequence[str] = ()
+) -> Cause:
+    """An edit. ``line``: the new line, or the old line if none replaces it. ``operations`` are shown if the line's text
+    is the same.
+    """
+    is_same = old is not None and new is not None and old.code == new.code
+    what = _in_order(operations if is_same else (_code(old), _code(new)))
+    where = line.where if new else f"before the edit {line.where}"
+    return Cause("edit", f"edit at {line.short}", what, where, old_line=old, new_line=new)
 
 
 def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place | None, listing.Place | None]:
@@ -340,8 +347,9 @@ def _own_lines(before: ProgramData, after: ProgramData) -> tuple[listing.Place |
     )
 
 
-def _codes(old: listing.Place | None, new: listing.Place | None) -> str:
-    return f"{_code(old)} -> {_code(new)}"
+def _in_order(values: Sequence[str]) -> str:
+    """A value before and after, as text. "" if there is none."""
+    return " -> ".join(values)
 
 
 def _code(place: listing.Place | None) -> str:
@@ -354,16 +362,16 @@ def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterato
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)
         short = f"other operation at {line.short}" if line else "other operation"
-        yield Cause("operation", short, _operations(before, after, place), str(line or ""))
+        yield Cause("operation", short, _in_order(_operations(before, after, place)), str(line or ""))
 
 
-def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int]) -> str:
-    """Two operations as text, or "" if they are the same."""
+def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int]) -> Sequence[str]:
+    """The texts of two operations. Empty if the texts are the same."""
     texts = [
         listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
         for program in (before, after)
     ]
-    return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
+    return texts if texts[0] != texts[1] else ()
 
 
 def _lines(program: ProgramData) -> list[listing.Place]:
@@ -398,9 +406,9 @@ def _same_operator(before: ProgramData, after: ProgramData, place: tuple[int, in
     return len(names) == 2 and names[0] == names[1]
 
 
-def _differ_in_flags(operations: str) -> bool:
-    """Whether two operations, as ``_operations`` returns them, differ only in True and False."""
-    one, _, other = operations.partition(" -> ")
+def _differ_in_flags(operations: Sequence[str]) -> bool:
+    """Whether two operations differ only in True and False."""
+    one, other = operations
     return _FLAG.sub("", one) == _FLAG.sub("", other)
 
 

@@ -14,6 +14,7 @@ from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, 
 
 from precompiled.graph import causes, difference
 from precompiled.graph.advice import Cause
+from precompiled.graph.listing import Place
 
 CALLS = put("about", "calls", [["/home/me/train.py", 31, "main", "model(x)"], ["/home/me/train.py", 40, "f", "main()"]])
 CALLED = "called at /home/me/train.py:31, in main: model(x)"
@@ -313,6 +314,15 @@ def test_other_lines_with_another_input_are_the_cause_if_an_edit_may_have_shifte
     (edit,) = causes.by_edit([found], ["/home/me/model.py"])
     assert (edit.kind, edit.short, edit.line) == ("edit", "edit at model.py:14", found.line)
     assert edit.what == "'return x * 2 + y' -> 'return x * 3 + y + z'"
+    assert (edit.old_line, edit.new_line) == (found.old_line, found.new_line)
+
+
+def test_code_with_the_words_of_a_cause_is_quoted_whole_in_an_edit() -> None:
+    texts = ["log('a ran, where b ran before: c')", "log('d -> e ran, where f')"]
+    old, new = (Place("/home/me/model.py", 12 + number, "forward", text) for number, text in enumerate(texts))
+    found = Cause("way", "other branch at model.py:13", "any text", new.where, old_line=old, new_line=new)
+    (edit,) = causes.by_edit([found], ["/home/me/model.py"])
+    assert edit.what == " -> ".join(map(repr, texts))
 
 
 def test_a_size_that_dynamo_made_dynamic_is_not_called_a_requested_range() -> None:
