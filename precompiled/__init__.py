@@ -1,21 +1,35 @@
-"""A daemon compiles the graphs of torch.compile, once per host, while the programs run eager.
+"""A daemon compiles each graph of torch.compile once per host.
 
-Most programs do not import this module, because `precompiled run -- python train.py` switches the hook on. In Python:
+Until the daemon has compiled a graph, the program runs it eager. Most
+programs do not import this module, because `precompiled run -- python
+train.py` switches the hook on. In Python:
 
     import precompiled
 
-    precompiled.enable()                                # switch the hook on in this process
-    model = torch.compile(model)                        # a cache hit, or eager until the graphs are compiled
-    other = precompiled.bypass(torch.compile(other))    # leave this model to torch
-    precompiled.wait()                                  # block until no graph is pending
-    print(precompiled.report())                         # how each graph was served, and why
+    precompiled.enable()           # switch the hook on in this process
+    model = torch.compile(model)   # a cache hit, or eager at first
+    precompiled.wait()             # block until no graph is pending
+    print(precompiled.report())    # how each graph was served, and why
 
-    try:                                                # with PRECOMPILED_REQUIRE=1
+    try:                           # with PRECOMPILED_REQUIRE=1
         model(x)
     except precompiled.NotServed as error:
-        print(error.code)                               # `precompiled explain CODE` says more
+        print(error.code)          # `precompiled explain CODE` says more
 
-The command line is `precompiled --help`. The modules listed below are internal, and may change with any version.
+The public names:
+
+    enable, disable                switch the hook on and off
+    wait, report, package_report   wait for graphs, and see their state
+    bypass, bypassed               leave a model or a block to torch
+    save_package, load_package     keep traces and artifacts in a file
+    entry_point                    mark what `precompiled watch` compiles
+    GraphReport, FunctionReport    what the reports contain
+    PrecompiledError, ConfigError, NotServed, PackageError
+                                   what these functions raise
+
+`help(precompiled.report)` describes one of them. `precompiled --help`
+lists the commands. The modules below are internal, and may change with any
+version.
 
 (PYTEST_DONT_REWRITE: pytest need not rewrite this file.)
 """
@@ -81,10 +95,12 @@ def __dir__() -> "list[str]":
 
 
 def enable(mode: "str | None" = None) -> bool:
-    """Make precompiled serve the graphs of torch.compile in this process. Returns false if
-    precompiled stays off: with PRECOMPILED=0, or in mode "off".
+    """Make precompiled serve the graphs of torch.compile in this process.
+    Returns false if precompiled stays off: with PRECOMPILED=0, or in mode
+    "off".
 
-    ``mode``: "eager" (default), "wait", "lookup" or "off". Raises ConfigError for any other value.
+    ``mode``: "eager" (default), "wait", "lookup" or "off". Raises
+    ConfigError for any other value.
     """
     from precompiled import hook
 
@@ -94,7 +110,9 @@ def enable(mode: "str | None" = None) -> bool:
 
 
 def disable() -> None:
-    """Restore torch.compile's own backend in this process. Graphs that are already compiled stay in use."""
+    """Restore torch.compile's own backend in this process. Graphs that are
+    already compiled stay in use.
+    """
     from precompiled import hook
 
     hook.disable()
@@ -102,9 +120,11 @@ def disable() -> None:
 
 
 def bypass(compiled: "Compiled") -> "Compiled":
-    """Leave one model or function to torch: ``model = bypass(torch.compile(model))``. Returns its argument.
+    """Leave one model or function to torch, and return it: ``model =
+    bypass(torch.compile(model))``.
 
-    The argument can also be a module after ``module.compile()``. Graphs that are already compiled stay in use.
+    The argument can also be a module after ``module.compile()``. Graphs
+    that are already compiled stay in use.
     """
     from precompiled.torch_internals.client import bypassed_backend
 
@@ -119,10 +139,12 @@ def bypass(compiled: "Compiled") -> "Compiled":
 
 
 def bypassed() -> "AbstractContextManager[None]":
-    """Let torch itself compile the graphs inside a ``with`` block, in the thread or asyncio task that runs the block.
+    """Let torch itself compile the graphs inside a ``with`` block, in the
+    thread or asyncio task that runs the block.
 
-    Blocks can be nested. If the block calls torch.compile, the result stays bypassed after the block. Graphs that were
-    compiled before the block stay in use.
+    Blocks can be nested. If the block calls torch.compile, the result stays
+    bypassed after the block. Graphs that were compiled before the block
+    stay in use.
     """
     from precompiled.core import bypassing
 
@@ -130,8 +152,8 @@ def bypassed() -> "AbstractContextManager[None]":
 
 
 def wait(timeout: "float | None" = None) -> bool:
-    """Wait until no graph of this process is pending. Returns false if a graph is still pending after ``timeout``
-    seconds.
+    """Wait until no graph of this process is pending. Returns false if a graph
+    is still pending after ``timeout`` seconds.
     """
     from precompiled.client.process import PROCESS
 
@@ -139,7 +161,9 @@ def wait(timeout: "float | None" = None) -> bool:
 
 
 def report() -> "list[GraphReport]":
-    """Return a report for each graph of this process, in the order of capture. The list prints as a table."""
+    """Return a report for each graph of this process, in the order of capture.
+    The list prints as a table.
+    """
     from precompiled.client.process import PROCESS
     from precompiled.client.report_table import GraphReports
 
@@ -147,8 +171,9 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """Return a report for each frame that has tensors and that Dynamo handled while packages were on. Each report lists
-    failed guards. The list prints as a table.
+    """Return a report for each frame that has tensors and that Dynamo handled
+    while packages were on. Each report lists failed guards. The list prints
+    as a table.
     """
     from precompiled.client.process import PROCESS
     from precompiled.packages.function_report import FunctionReports
@@ -157,10 +182,13 @@ def package_report() -> "list[FunctionReport]":
 
 
 def save_package(compiled: "object", path: "str") -> None:
-    """Save the package of ``compiled`` in one file. ``compiled`` is a callable that torch.compile returned.
+    """Save the package of ``compiled`` in one file. ``compiled`` is a callable
+    that torch.compile returned.
 
-    The file contains guards, bytecode and artifacts of all calls so far. The hook and packages must have been on during
-    these calls. A host of the same kind can load the file with ``load_package``. Raises PackageError.
+    The file contains guards, bytecode and artifacts of all calls so far.
+    The hook and packages must have been on during these calls. A host of
+    the same kind can load the file with ``load_package``. Raises
+    PackageError.
     """
     from precompiled.packages import portable
 
@@ -168,12 +196,13 @@ def save_package(compiled: "object", path: "str") -> None:
 
 
 def load_package(compiled: "object", path: "str", *, check_source: bool = True) -> int:
-    """Load a file of ``save_package``, so that Dynamo does not trace the calls of ``compiled`` that the file covers.
-    Returns the number of entries.
+    """Load a file of ``save_package``, so that Dynamo does not trace the calls
+    of ``compiled`` that the file covers. Returns the number of entries.
 
-    Loading a file runs its code, so load only files that you trust. Raises PackageError if the file is for a different
-    function, source, torch, Python, CPU or GPU. With ``check_source=False``, a changed source raises no error.
-    The source of a class includes the values of its attributes.
+    Loading a file runs its code, so load only files that you trust. Raises
+    PackageError if the file is for a different function, source, torch,
+    Python, CPU or GPU. With ``check_source=False``, a changed source raises
+    no error. The source of a class includes the values of its attributes.
     """
     from precompiled.packages import portable
 
@@ -187,13 +216,16 @@ def entry_point(
     fake: bool = True,
     compile: bool = True,
 ) -> "Callable[..., Any]":
-    """Mark a function as an entry point, which `precompiled watch pkg.module` finds. Use it as a decorator:
-    ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
+    """Mark a function as an entry point, which `precompiled watch pkg.module`
+    finds. Use it as a decorator: ``@entry_point`` or
+    ``@entry_point(files=["model.yaml"])``.
 
-    An entry point takes no arguments. It returns a pair of a callable and its inputs, or yields several pairs
-    (docs/guides/watch.md). The decorator does not change the function.
+    An entry point takes no arguments. It returns a pair of a callable and
+    its inputs, or yields several pairs (docs/guides/watch.md). The
+    decorator does not change the function.
 
-    - ``files``: further files that the function depends on, relative to the folder of its own file
+    - ``files``: further files that the function depends on, relative to the
+      folder of its own file
     - ``fake=False``: the function needs real tensors
     - ``compile=False``: the callable calls ``torch.compile`` itself
     """
@@ -207,8 +239,8 @@ def entry_point(
 
 
 def load_ipython_extension(shell: "Any") -> None:
-    """`%load_ext precompiled` in IPython: turn the hook on, print a line below each cell with graphs, and add the
-    command `%precompiled`.
+    """`%load_ext precompiled` in IPython: turn the hook on, print a line below
+    each cell with graphs, and add the command `%precompiled`.
     """
     from precompiled import parts
 
@@ -216,7 +248,9 @@ def load_ipython_extension(shell: "Any") -> None:
 
 
 def unload_ipython_extension(shell: "Any") -> None:
-    """`%unload_ext precompiled`: remove the line and the command. The hook stays on."""
+    """`%unload_ext precompiled`: remove the line and the command. The hook
+    stays on.
+    """
     from precompiled import parts
 
     parts.NOTEBOOK.require().unload(shell)

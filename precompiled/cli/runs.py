@@ -21,7 +21,7 @@ from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import shorten_paths
-from precompiled.core.words import describe_saved, format_count, human_seconds
+from precompiled.core.words import describe_after_swap, describe_saved, format_count, human_seconds
 from precompiled.graph.advice import Cause
 from precompiled.store import run_records
 from precompiled.store.run_records import BY_DAEMON, NO_RUN, NOT_SERVED, RUN_FIRST, RUNS, Run, RunProcess, runs, way
@@ -315,10 +315,12 @@ def _show_calls(graphs: Sequence[Mapping[str, Any]]) -> None:
     runs without precompiled are not counted ("-").
     """
     calls: dict[tuple[str, str], Counter[str]] = {}
+    after_swap: dict[str, Counter[str]] = {}
     for graph in graphs:
         number = calls.setdefault((graph.get("name", ""), graph.get("key", "")[:SHOWN_DIGITS]), Counter())
         if "calls_compiled" in graph:  # a process counts its calls at its end
             number.update(eager=graph["calls_eager"], compiled=graph["calls_compiled"])
+            after_swap.setdefault(graph.get("name", ""), Counter()).update(graph.get("eager_after_swap", {}))
     if any(calls.values()):
         click.echo()
         rows = [
@@ -328,6 +330,9 @@ def _show_calls(graphs: Sequence[Mapping[str, Any]]) -> None:
         numbers = ["eager calls", "compiled calls"]
         table(["graph", "key", *numbers], rows[:MAX_SHOWN], right=numbers)
         say_left_out(rows, MAX_SHOWN)
+        for name, number in list(after_swap.items())[:MAX_SHOWN]:
+            if said := describe_after_swap(number):
+                click.echo(f"  {name}: {said}")
 
 
 def _show_traced(run: Run, *, is_new: bool, change: str) -> None:

@@ -201,7 +201,7 @@ class Dispatch:
             self._calls.report.message = f"runs compiled in pieces, because the whole graph is slower: {lost}"
 
     def _run_eager_again(self, *args: object) -> object:
-        self._calls.calls_unserved += 1
+        self._calls.ran_eager("timed")
         return self._run_eager(args, lambda: None)
 
     def _sizes(self, args: Sequence[Any]) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ class Dispatch:
 
         def first(*args: object) -> object:
             if is_capturing():
-                self._calls.calls_unserved += 1
+                self._calls.ran_eager("capture")
                 return eager(*args)
             result = function(*args)
             settle(function)
@@ -254,7 +254,7 @@ class Dispatch:
             action()
             if (served := self._variant(sizes)) is not None:
                 return served(*args)
-        self._calls.calls_unserved += 1
+        self._calls.ran_eager("capture" if is_capturing else "sizes")
         self._request(sizes)
         return self._run_eager(args, lambda: self._variant(sizes))
 

@@ -13,7 +13,7 @@ from typing import Any
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core.paths import TIMELINE_VARIABLE
 from precompiled.core.spans import SECOND_CALL, Span, span_until_now
-from precompiled.core.words import format_count
+from precompiled.core.words import describe_after_swap, format_count
 
 MAX_SPANS = 32  # spans per graph: a loop whose sizes always change loads variants without end
 
@@ -23,16 +23,23 @@ class GraphReport:
     """One captured graph. Times are in seconds.
 
     - ``state``: "eager", "pending", "compiled", "failed" or "bypassed"
-    - ``source``: "hit" (the lookup found the artifact), "swap" (the artifact came after the lookup), "package" (a hit
-      without a trace), "inline" (compiled in this process), "error" (with ``require``, its call raised an error), or
-      None until the graph has compiled code
-    - ``reason``: the stable code of a bypassed or failed graph, or of a graph whose calls wait ("stand-in-raised");
-      otherwise ""
+    - ``source``: "hit" (the lookup found the artifact), "swap" (the
+      artifact came after the lookup), "package" (a hit without a trace),
+      "inline" (compiled in this process), "error" (with ``require``, its
+      call raised an error), or None until the graph has compiled code
+    - ``reason``: the stable code of a bypassed or failed graph, or of a
+      graph whose calls wait ("stand-in-raised"); otherwise ""
     - ``message``: the reason as a sentence
-    - ``calls_eager``: also counts the calls after the swap that check or time the compiled code against eager code. The
-      line "compiled after call 200" on the terminal counts the calls before the swap.
-    - ``spans``: the times of what this process did for the graph: "lookup", "submit", "wait", "load", "check",
-      "compile in process"
+    - ``calls_eager``: all eager calls, before and after the swap. The line
+      "compiled after call 200" on the terminal counts the calls before the
+      swap.
+    - ``eager_after_swap``: the eager calls after the swap, by reason:
+      "timed" (compared with the times of compiled calls), "sizes" (no
+      artifact fits their sizes), "capture" (compiled code must not run for
+      the first time in a CUDA graph capture). Empty if the graph went back
+      to eager code for good.
+    - ``spans``: the times of what this process did for the graph: "lookup",
+      "submit", "wait", "load", "check", "compile in process"
     """
 
     id: str
@@ -49,14 +56,19 @@ class GraphReport:
     saved_s: float = 0.0  # compile_s of a hit; 0 if a worker compiled the graph after its miss
     calls_eager: int = 0
     calls_compiled: int = 0
+    eager_after_swap: dict[str, int] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
     @property
     def why(self) -> str:
-        """The reason on one line; for a pending graph, the command that says what it waits for; else ""."""
+        """The reason on one line, or for a pending graph the command that shows its compile. For a served graph, the
+        number of eager calls after the swap; "" if there are none.
+        """
         if self.reason:
             return f"{self.reason}: {self.message.partition(chr(10))[0]}"
-        return "`precompiled explain` says what it waits for" if self.state == State.PENDING.value else ""
+        if self.state == State.PENDING.value:
+            return "`precompiled explain` says why, and what it waits for"
+        return describe_after_swap(self.eager_after_swap)
 
     @property
     def calls_are_counted(self) -> bool:
@@ -134,9 +146,14 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # The number of calls that ran eager after the swap. No variant served their sizes, a CUDA graph capture was
-        # running, or the compiled code was on trial or too slow.
-        self.calls_unserved = 0
+        self.calls_unserved = 0  # calls that ran eager after the swap
+        self.eager_after_swap: dict[str, int] = {}  # as in GraphReport
+
+    def ran_eager(self, why: str = "") -> None:
+        """Count a call that ran eager after the swap. ``why``: as in GraphReport, or "" if the graph stays eager."""
+        self.calls_unserved += 1
+        if why:
+            self.eager_after_swap[why] = self.eager_after_swap.get(why, 0) + 1
 
     def spent(self, what: str, seconds: float) -> None:
         """Record that this thread spent the last ``seconds`` on ``what`` for the graph."""
@@ -198,6 +215,7 @@ class GraphCalls:
     def snapshot(self) -> GraphReport:
         """Return a copy of the report with the current state and calls."""
         values = {**vars(self.report), "state": self.swap.state.value, "spans": list(self.report.spans)}
+        values["eager_after_swap"] = {} if self.swap.state is State.FAILED else dict(self.eager_after_swap)
         calls = self.calls
         before = self.calls_before_flip
         eager = calls if before is None else before + self.calls_unserved

@@ -101,7 +101,7 @@ class _Proof:
         return self._function
 
     def _left_eager(self, *args: object) -> object:
-        self._calls.calls_unserved += 1
+        self._calls.ran_eager()
         return self._eager(*args)
 
     def _refuse(self, difference: Difference) -> None:

@@ -185,10 +185,12 @@ class RunRecord:
         """
         if self._file is None and self._forked:
             return
-        calls, second_calls = {}, []
+        calls, after_swap, second_calls = {}, {}, []
         for report in reports:
             if report.calls_are_counted:
                 calls[report.id] = [report.calls_eager, report.calls_compiled]
+            if report.eager_after_swap:
+                after_swap[report.id] = report.eager_after_swap
             second_calls += [span.began for span in report.spans if span.what == SECOND_CALL]
         traced = [
             {
@@ -209,6 +211,7 @@ class RunRecord:
             {
                 "ended": time.time(),
                 "calls": calls,
+                "eager_after_swap": after_swap,
                 "second_calls": sorted(second_calls),
                 "functions": traced[:MAX_FUNCTIONS],
                 "files": digests,

@@ -34,7 +34,9 @@ KERNEL_AHEAD = "kernel-ahead"
 
 
 class PrecompiledError(Exception):
-    """Base class of all errors that precompiled raises on purpose. Each error has a ``code``."""
+    """Base class of all errors that precompiled raises on purpose. Each error
+    has a ``code``.
+    """
 
     code: str
 
@@ -103,14 +105,17 @@ class CompileFailed(PrecompiledError):
 
 
 class PackageError(PrecompiledError):
-    """A package file cannot be made, or does not fit this function, source or host. ``code`` has the reason."""
+    """A package file cannot be made, or does not fit this function, source or
+    host. ``code`` has the reason.
+    """
 
 
 class NotServed(PrecompiledError):
-    """With ``PRECOMPILED_REQUIRE=1``, calls raise ``NotServed`` instead of compiling in process or running eager.
-    ``code`` has the reason.
+    """With ``PRECOMPILED_REQUIRE=1``, calls raise ``NotServed`` instead of
+    compiling in process or running eager. ``code`` has the reason.
 
-    ``graph`` is the graph's name in ``report()``. The next call tries again.
+    ``graph`` is the graph's name in ``report()``. The next call tries
+    again.
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:

@@ -5,7 +5,7 @@ At module level, this file imports only collections.abc, because clients use it,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 # An error suggests a known name if its similarity to the wrong name is at least this value (difflib's ratio).
 MIN_SIMILARITY = 0.72
@@ -74,6 +74,22 @@ def human_seconds(seconds: float, *, whole: bool = False) -> str:
 
 def _figures(number: float, whole: bool) -> str:
     return f"{number:.0f}" if whole or number >= 9.95 else f"{number:.1f}".removesuffix(".0")
+
+
+AFTER_SWAP = {
+    "timed": "to compare their times with compiled calls",
+    "sizes": "because no artifact fits their sizes",
+    "capture": "because compiled code must not run for the first time in a CUDA graph capture",
+}
+
+
+def describe_after_swap(calls: Mapping[str, int]) -> str:
+    """Say how many eager calls came after the swap. ``calls``: their number for each reason, a key of AFTER_SWAP."""
+    parts = [(number, AFTER_SWAP.get(why, why)) for why, number in calls.items() if number]
+    came = f"{format_count(sum(number for number, _ in parts), 'eager call')} came after the swap"
+    if len(parts) > 1:
+        return f"{came}: {format_list([f'{number} {why}' for number, why in parts])}"
+    return f"{came}, {parts[0][1]}" if parts else ""
 
 
 def describe_saved(seconds: float) -> str:

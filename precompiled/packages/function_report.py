@@ -18,15 +18,21 @@ class FunctionReport:
     ``state`` is one of:
 
     - "used": a package served the frame, without a trace.
-    - "skipped": the frame runs uncompiled, without a trace, because a package records that Dynamo skips it.
+    - "skipped": the frame runs uncompiled, without a trace, because a
+      package records that Dynamo skips it.
     - "recorded": Dynamo traced the frame, and a package was written.
-    - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
-    - "raised": torch raised an error during the trace, so no graph exists. ``message`` has the error's first line.
-    - "interrupted": Ctrl-C or ``sys.exit`` ended the program's call during the trace.
-    - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
+    - "traced": Dynamo traced the frame, and no package was written.
+      ``reason`` has the code, ``message`` explains it.
+    - "raised": torch raised an error during the trace, so no graph exists.
+      ``message`` has the error's first line.
+    - "interrupted": Ctrl-C or ``sys.exit`` ended the program's call during
+      the trace.
+    - "audited": a package fits, but Dynamo traced the frame to check the
+      package. Trace and package agree.
 
-    ``reasons`` says, for each entry of the function, why the entry was not used. Once a package is written, the entry
-    with the fewest differences comes first, as in ``precompiled explain FUNCTION``.
+    ``reasons`` says, for each entry of the function, why the entry was not
+    used. Once a package is written, the entry with the fewest differences
+    comes first, as in ``precompiled explain FUNCTION``.
     """
 
     name: str  # module.qualified name; for a module of torch's own (nn.Sequential), the name of its class

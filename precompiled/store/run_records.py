@@ -238,7 +238,8 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
             process.second_calls, process.error = line.get("second_calls", []), line.get("error", "")
             for id, (eager, compiled) in line["calls"].items():
                 if id in process.graphs:
-                    process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled}
+                    after = line.get("eager_after_swap", {}).get(id, {})
+                    process.graphs[id] |= {"calls_eager": eager, "calls_compiled": compiled, "eager_after_swap": after}
         elif "frame" in line:
             process.frames.append((line["frame"], Span(*line["span"])))
         elif "wait" in line:

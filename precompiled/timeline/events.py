@@ -149,7 +149,9 @@ class _Trace:
         self._say("thread_name", pid, tid, name=f"graph {graph.get('name', '')}")
         args = _about(graph)
         if missed is not None:
-            eager = {**args, "calls": graph.get("calls_eager")}
+            calls = graph.get("calls_eager")
+            before = calls and calls - sum(graph.get("eager_after_swap", {}).values())
+            eager = {**args, "calls": before}
             self._slice(pid, tid, "eager", missed, min(swapped or end, max(end, missed)), eager)
         if swapped is not None and end > swapped:
             self._slice(pid, tid, "compiled", swapped, end, {**args, "calls": graph.get("calls_compiled")})

@@ -168,6 +168,18 @@ def test_a_graph_that_the_program_bypasses_is_shown(tmp_path: Path) -> None:
     assert text.count("switched-off") == 1 and "switched-off: the program bypasses it" in text
 
 
+def test_eager_calls_after_the_swap_have_a_reason(tmp_path: Path) -> None:
+    """The terminal says "compiled after call 2", and the table counts 7 eager calls."""
+    tmp_path.chmod(0o700)
+    graph = GraphReport("a", "f [0/0]", "aa" * 32, "compiled", "swap", calls_eager=7, calls_compiled=25)
+    graph.eager_after_swap = {"timed": 5}
+    recorded(tmp_path, "a", graph, files={})
+    document, show = shown.explain(config.load({"cache_dir": tmp_path}), "a")
+    assert document["processes"][0]["graphs"][0]["eager_after_swap"] == {"timed": 5}
+    text = CliRunner().invoke(_command(show)).output
+    assert "\n  f [0/0]: 5 eager calls came after the swap, to compare their times with compiled calls\n" in text
+
+
 def test_calls_of_a_process_that_runs_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shown._show_calls([{"name": "f [0/0]", "key": "ab" * 32, "calls_eager": 3}])  # recorded at the swap
     assert not capsys.readouterr().out

@@ -40,6 +40,28 @@ def test_calls_after_the_swap_count_as_compiled() -> None:
     assert (one.snapshot().state, calls(one.snapshot())) == ("compiled", (3, 7))
 
 
+def test_eager_calls_after_the_swap_are_counted_with_their_reason() -> None:
+    """The terminal says "compiled after call 3", but the report counts five eager calls."""
+    one = graph()
+    one.swap.on(Event.MISS)
+    one.calls, one.calls_before_flip = 10, 3
+    one.swap.on(Event.LOADED)
+    for _ in range(2):
+        one.ran_eager("timed")
+    found = one.snapshot()
+    assert calls(found) == (5, 5) and found.eager_after_swap == {"timed": 2}
+    assert found.why == "2 eager calls came after the swap, to compare their times with compiled calls"
+    one.ran_eager("sizes")
+    assert one.snapshot().why == (
+        "3 eager calls came after the swap: 2 to compare their times with compiled calls and 1 because no artifact "
+        "fits their sizes"
+    )
+    assert found.eager_after_swap == {"timed": 2}, "a report is a copy"
+    one.went_back("slower-than-eager", "compiled code is slower")
+    one.ran_eager("timed")
+    assert (calls(one.snapshot()), one.snapshot().eager_after_swap) == ((7, 3), {}), "the reason explains these calls"
+
+
 def test_hit_has_no_eager_calls() -> None:
     one = graph()
     one.swap.on(Event.HIT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 import traceback
@@ -48,7 +50,12 @@ def test_help_begins_with_the_calls_that_a_program_needs() -> None:
     before, _, internal = text.partition("PACKAGE CONTENTS")
     assert "precompiled.enable()" in before and "except precompiled.NotServed" in before
     assert all(f"class {name}(" in internal for name in ERRORS)
-    assert not [line for line in before.splitlines() if len(line) > 120]
+    public = [name for name in precompiled.__all__ if not name.startswith("_")]
+    assert not [name for name in public if not re.search(rf"^ {{8}}.*\b{name}\b", before, re.MULTILINE)]
+    assert not [line for line in before.splitlines() if len(line) > 80]
+    for name in public:
+        lines = (inspect.getdoc(getattr(precompiled, name)) or "").splitlines()
+        assert lines and max(map(len, lines)) <= 72, f"help() indents {name} by eight columns"
 
 
 @pytest.mark.parametrize("name", ERRORS)
