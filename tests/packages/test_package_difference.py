@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from precompiled.packages.describe import difference
+from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.nearest_entry import TriedEntry, nearest_first
 from precompiled.store.package_format import About, GuardText, Header, are_of_other_files, files_of
 from precompiled.store.packages import Entry
@@ -24,10 +26,6 @@ def tensor(dtype: str = "torch.float32", number: int = 0, **marks: str) -> list[
 
 def net(code: str, name: str = "Net") -> list[str]:
     return ["class", "m", name, code * 64]
-
-
-def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
-    return [["function", "m", "f", code * 64, ["tuple", [["int", default]]], ["NoneType", "None"], [["int", held]]], 0]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +61,6 @@ def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
             [TENSOR, 0, 1, ["b", "c"], None],
             "attributes ['a'] here, ['c'] there",
         ),
-        ("ID_MATCH", function("b"), function(), "the code of m.f differs"),
-        ("ID_MATCH", function(default="7"), function(), "the defaults of m.f: 7 here, 1 there"),
-        ("ID_MATCH", function(held="7"), function(), "the closure of m.f: 7 here, 2 there"),
         ("SEQUENCE_LENGTH", [TENSOR, 3, 0], [TENSOR, 4, 0], "length 3 here, 4 there"),
         ("HASATTR", True, False, "True here, False there"),
         (
@@ -80,6 +75,35 @@ def test_difference_of_one_guard_is_described_and_shortened(kind: str, here: Any
     found = difference.fact(kind, here, before).said("there")
     assert said in found
     assert len(found) < 2 * difference.MAX_CHARS + 100
+
+
+def make(default: int = 1, held: int = 2, attribute: int = 3) -> Any:
+    def f(x: int, y: int = default, *, z: int = default) -> int:
+        return x + y + z + held
+
+    f.mark = attribute  # type: ignore[attr-defined, unused-ignore]
+    return f
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"default": 7}, "the defaults of m.f: 7 here, 1 there"),
+        ({"held": 7}, "the closure of m.f: 7 here, 2 there"),
+        ({"attribute": 7}, "the attributes of m.f: 7 here, 3 there"),
+    ],
+)
+def test_part_of_a_function_that_differs_is_named(change: dict[str, int], said: str) -> None:
+    one, other = ([Descriptions().function(make(**values)), 0] for values in (change, {}))
+    assert difference.fact("ID_MATCH", one, other).said("there") == said.replace(
+        "m.f", f"{__name__}.{make().__qualname__}"
+    )
+
+
+def test_closure_of_a_function_of_torch_that_differs_is_named() -> None:
+    """torch.no_grad() as a decorator returns a function of torch's that closes over the decorated one."""
+    one, other = ([Descriptions().function(torch.no_grad()(make(held=held))), 0] for held in (7, 2))
+    assert "the closure of " in difference.fact("ID_MATCH", one, other).said("there")
 
 
 ON = '{"grad_mode": true, "dtype": 1}'

@@ -19,6 +19,7 @@ from precompiled.core.errors import Bypass
 from precompiled.packages import requirements
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.torch_internals.graph import operator_overrides
+from precompiled.torch_internals.user_code import dispatcher_overrides
 
 X = torch.randn(4, 6)
 aten = torch.ops.aten
@@ -68,6 +69,14 @@ def test_override_that_aotautograd_traces_is_refused(aten_library: torch.library
     aten_library.impl("erfinv" if key == "Meta" else "silu", of_mine, key, allow_override=True)
     message = refusal()
     assert key in message and __file__ in message
+
+
+def test_override_of_one_operator_does_not_accuse_the_other_operators_of_its_library(
+    aten_library: torch.library.Library,
+) -> None:
+    aten_library.impl("silu", of_mine, "CompositeImplicitAutograd")
+    names = ["aten/silu/Meta", "aten/gelu/Meta"]  # torch's Library has both; the order in its set is random
+    assert list(dispatcher_overrides._of(names, ["aten"])) == ["aten::silu"]
 
 
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")

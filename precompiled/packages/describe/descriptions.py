@@ -303,7 +303,7 @@ class Descriptions:
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
             else:  # entries require torch's version, so only the closure (a wrapped function, in_dims) can differ
-                shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
+                shown += [[], [self._given(cell, depth) for cell in function.__closure__ or ()]]
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append([[name, self.attribute(item)] for name, item in held.items()])
         except BaseException:

@@ -31,7 +31,7 @@ TENSOR = (
     "is a buffer",
 )
 # The names of the parts of a description that begins with an item of _CODE_OF.
-_PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
+_PARTS = ("", "", "", "code", "defaults", "closure", "attributes")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
 MEMORY = "it shares its memory with other inputs, or begins at a different offset"

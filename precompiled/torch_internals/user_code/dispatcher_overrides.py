@@ -60,7 +60,7 @@ def _libraries() -> Iterator[set[str]]:
             yield info.args[1]
 
 
-def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
+def _of(names: Collection[str], namespaces: Collection[str]) -> dict[str, str]:
     # A destroyed Library's names are included, because torch removes them from its list even if another Library has
     # registered the same names.
     operators = (
@@ -69,9 +69,11 @@ def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
         if namespace in namespaces and key not in _ONLY_RUN
     )
     first = next(operators, None)
-    if first is None or (place := _foreign(first)) is None:
+    if first is None or _foreign(first) is None:
         return {}
-    return dict.fromkeys([first, *operators], place)
+    # The Library may be torch's: the program has overridden its first operator, but not the others.
+    places = {operator: _foreign(operator) for operator in (first, *operators)}
+    return {operator: place for operator, place in places.items() if place is not None}
 
 
 def _foreign(operator: str) -> str | None:
