@@ -288,7 +288,7 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
-    """The texts without duplicates. Texts that differ only in Dynamo's names of the same value are duplicates."""
+    """The texts without duplicates: texts that are equal once the program's names replace Dynamo's names."""
     return list({in_words(text): text for text in reversed(list(texts))}.values())[::-1]
 
 

@@ -65,12 +65,12 @@ def uses_cpu(module: torch.fx.GraphModule, inputs: Sequence[InputData]) -> bool:
 
 
 def for_a_worker(plain: Any, device: str) -> Any:
-    """In a graph's plain data, rename ``device`` to the device of a worker."""
+    """In a graph's plain data, replace ``device``, the client's GPU, by ``cuda:0``, the name that every worker uses."""
     return plain if device == "cpu" else _renamed(plain, device, IN_A_WORKER)
 
 
 def for_a_client(plain: Any, device: str) -> Any:
-    """In a graph's plain data, rename the device of a worker to ``device``."""
+    """In a graph's plain data, replace ``cuda:0``, the name that every worker uses, by ``device``, the client's GPU."""
     return plain if device == "cpu" else _renamed(plain, IN_A_WORKER, device)
 
 

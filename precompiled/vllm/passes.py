@@ -1,9 +1,9 @@
 """Encodes vLLM's passes over a graph as plain data: a pass's class, and the values that the pass reads.
 
 The key contains all this data (torch_internals/user_code/code_settings.py). The worker rebuilds the pass in an
-environment with exactly this data, so the pass can read no other part of the configuration. Two passes are equal if
-their ``uuid()`` and the available implementations of operators are equal. vLLM's ``uuid()`` covers the sources of the
-pass's parts.
+environment with exactly this data, so the pass can read no other part of the configuration. The rebuilt pass equals
+the program's if it has the same ``uuid()``, and if its process has the same implementations of vLLM's operators and
+supports the same ones. vLLM's ``uuid()`` covers the sources of the pass's parts.
 
 Names of vLLM: vllm.compilation.passes.inductor_pass.{pass_context, get_pass_context, PassContext.donated_input_ids},
 vllm.config.{VllmConfig, set_current_vllm_config}, vllm.config.utils.Range, vllm.ir.op.{IrOp.{registry, get_priority,

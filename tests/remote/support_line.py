@@ -42,7 +42,7 @@ def slow(seconds: float) -> Fault:
 
 
 def unavailable_for(seconds: float) -> Fault:
-    """Answer 503 for ``seconds`` from the first request on."""
+    """Answer each request with 503 until ``seconds`` have passed since the first request."""
     first: list[float] = []
 
     def fault(method: str, path: str, answer: Answer) -> Answer:

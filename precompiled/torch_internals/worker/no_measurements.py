@@ -4,8 +4,8 @@ Inductor measures during a compile:
 
 - whether a matrix product is faster when padded (torch/_inductor/fx_passes/pad_mm.py)
 - under max-autotune, which kernel of a library or of Triton is the fastest (torch/_inductor/select_algorithm.py)
-- under max-autotune and coordinate descent, into how many parts to split a reduction over rows and columns
-  (codegen/simd.py, mix order)
+- under max-autotune or coordinate descent, the number of parts of a kernel that reduces a tensor over its rows and
+  also over its columns (codegen/simd.py, mix order)
 
 This file replaces each of these choices by a fixed one: no padding, the library's kernel, and the number of parts that
 Inductor starts with. This file counts the replaced choices. Any other measurement makes the compile fail. Nothing that
