@@ -124,7 +124,7 @@ class Cli(Group):
             _fail(arguments, error.code, error.message, error.action)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else "precompiled"
-            _fail(arguments, "usage", error.format_message(), f"See `{where} --help`", status=2)
+            _fail(arguments, "usage", _on_one_line(error.format_message()), f"See `{where} --help`", status=2)
         except click.ClickException as error:
             _fail(arguments, "error", error.format_message(), "")
         except click.Abort:
@@ -157,6 +157,13 @@ class Command(click.Command):
     def __init__(self, *rest: Any, examples: Sequence[str] = (), **extra: Any) -> None:
         super().__init__(*rest, **extra)
         self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click's parser omits the context, so the error would name the wrong help
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
@@ -250,6 +257,12 @@ def setting_name(text: str) -> str:
     near = closest(name, config.NAMES)
     further = f"Did you mean {near!r}?" if near else "`precompiled config` lists all settings"
     raise click.UsageError(f"No such setting {text!r}. {further}")
+
+
+def _on_one_line(message: str) -> str:
+    """click's message in words: click puts each choice on a line of its own, and calls a number a range."""
+    message = re.sub(r":\s+", ": ", message).replace(",\n\t", ", ")
+    return message.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
 
 
 def _fail(arguments: Sequence[str], code: str, message: str, action: str, status: int = 1) -> NoReturn:

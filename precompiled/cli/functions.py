@@ -147,7 +147,8 @@ def show(document: dict[str, Any], *, show_all: bool) -> None:
         for text in shortened(values, MAX_GUARDS, indent="    "):
             click.echo(f"    {shorten_paths(in_words(text))}")
         if others := sum(not guard["value"] for guard in entry["guards"]):
-            click.echo(f"    and {format_count(others, 'guard')} on types, tensors and code: --all shows all")
+            which = f"and {format_count(others, 'guard')}" if values else "all of them"
+            click.echo(f"    {which} on types, tensors and code: --all shows all")
 
 
 # ---------------------------------------------------------------- explain

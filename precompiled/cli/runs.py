@@ -148,7 +148,7 @@ def find_run(settings: Settings, name: str, known: Sequence[Run]) -> Run:
     if found is None:
         programs = list(dict.fromkeys(run.processes[0].program for run in known))
         more = f" and {len(programs) - MAX_SHOWN} more" if len(programs) > MAX_SHOWN else ""
-        of_programs = f"The programs of the {run_records.KEPT} newest runs are {', '.join(programs[:MAX_SHOWN])}{more}"
+        of_programs = f"The recorded runs are of {', '.join(programs[:MAX_SHOWN])}{more}"
         names = ", ".join(f"{run.name} ({run.processes[0].program})" for run in known[:5])
         is_file = looks_like_file(name)
         action = of_programs if is_file else f"The last runs are {names}"

@@ -108,12 +108,12 @@ def _show_status(reply: dict[str, Any]) -> None:
 
 
 def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:
-    """A worker's current job, for the table's last column."""
+    """A worker's current job as a line; "" if it has none. A column would wrap over several lines."""
     if not worker["job"]:
         return ""
     found = next((UnderWay(**job) for job in jobs if job["worker"] == worker["pid"]), None)
     said = found.said() if found is not None and found.key == worker["job"] else ""
-    return f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}{said}"
+    return f"{worker['pid']} compiles {worker['job'][:12]} for {human_seconds(worker['job_s'])}{said}"
 
 
 def _show_workers(reply: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def _show_workers(reply: dict[str, Any]) -> None:
         return
     click.echo(f"\n{format_count(len(reply['workers']), 'worker')}")
     table(
-        ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
+        ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS"),
         [
             (
                 str(worker["pid"]),
@@ -132,9 +132,10 @@ def _show_workers(reply: dict[str, Any]) -> None:
                 worker["state"],
                 human_bytes(worker["rss_bytes"]),
                 str(worker["jobs_done"]),
-                _now(worker, reply["jobs"]),
             )
             for worker in reply["workers"]
         ],
         right=("PID", "MEMORY", "JOBS"),
     )
+    for line in filter(None, (_now(worker, reply["jobs"]) for worker in reply["workers"])):
+        click.echo(line)

@@ -102,6 +102,7 @@ SYNONYMS = {
     "on": "enable",
     "off": "disable",
     "why": "explain",
+    "report": "explain",
     "list": "cache ls",
     "clean": "cache clear",
     "purge": "cache clear",

@@ -158,9 +158,12 @@ def _check_module(name: str, directory: str) -> None:
             finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
             spec = next((found for finder in finders if (found := finder.find_spec(part, path))), None)
             if spec is None:
+                action = "Check the spelling, or give --wait to watch a module that does not exist yet"
+                if name.endswith(".py"):
+                    action = f"Watch a program by its command: `precompiled watch -- python {name}`"
                 raise PrecompiledError(
                     f"there is no module {part!r} in {directory} or on the path of {sys.executable}",
-                    "Check the spelling, or give --wait to watch a module that does not exist yet",
+                    action,
                     code="no-such-module",
                 )
             path = list(spec.submodule_search_locations or [])

@@ -412,6 +412,9 @@ def test_a_package_is_shown_by_its_values(store: Store) -> None:
         "    and 2 guards on types, tensors and code: --all shows all",
     ]
     assert invoke("cache", "show", "--all", "net.Net.forward").output.count("_MATCH") == 4
+    publish_package(store, "net", "Plain.forward", *guards(3)[:2])
+    text = invoke("cache", "show", "Plain.forward").output
+    assert "  guards   2\n    all of them on types, tensors and code: --all shows all\n" in text
     (entry,) = answer("cache", "show", "net.Net.forward")["entries"]
     assert [guard["value"] for guard in entry["guards"]] == ["", "", "3", "3"]
 

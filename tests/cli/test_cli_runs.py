@@ -669,7 +669,7 @@ def test_a_program_selects_its_newest_run(tmp_path: Path, monkeypatch: pytest.Mo
     for named in ("other.py", "./train.py", "notebook.ipynb"):
         error = answer("explain", named, status=1)["error"]
         assert (error["code"], error["message"]) == ("no-such-run", f"there is no run of {named!r}")
-        assert error["action"] == "The programs of the 64 newest runs are pytest, train.py"
+        assert error["action"] == "The recorded runs are of pytest, train.py"
     items = ShellComplete(cli, {}, "precompiled", "_C").get_completions(["explain"], "tr")
     assert [item.value for item in items] == ["traced", "train.py"]
 

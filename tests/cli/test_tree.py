@@ -120,11 +120,21 @@ def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("config mdoe=wait", "No such setting 'mdoe'. Did you mean 'mode'?"),
         ("--json status", "Put --json after the command: `precompiled COMMAND --json`."),
         ("cache ls --jsn", "No such option '--jsn'. Did you mean '--json'?"),
+        ("report", "No such command 'report'. Did you mean 'explain'?"),
+        ("daemon logs -n x", "Invalid value for '--lines' / '-n': 'x' is not a whole number."),
+        ("status --interval x", "Invalid value for '--interval': 'x' is not a number."),
+        ("tools completion", "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish."),
     ],
 )
 def test_the_error_for_a_wrong_name_suggests_the_nearest(line: str, said: str) -> None:
     result = invoke(*line.split())
     assert result.exit_code == 2 and result.stderr.splitlines()[0] == f"precompiled: {said}"
+
+
+@pytest.mark.parametrize("line", ["explain --run", "cache ls --cache-dir", "explain --newest=yes", "daemon logs -n x"])
+def test_the_error_for_a_wrong_option_names_the_help_of_its_command(line: str) -> None:
+    name = line.partition(" -")[0]
+    assert invoke(*line.split()).stderr.splitlines()[1] == f"  See `precompiled {name} --help`."
 
 
 def test_the_notebook_magic_suggests_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:

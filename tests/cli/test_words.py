@@ -159,6 +159,18 @@ def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys:
     assert "0 that" not in text and (not number or f"{format_count(number, 'package')}" in text)
 
 
+def test_the_job_of_a_worker_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a column of the table, it wrapped over four lines of a terminal with 80 columns."""
+    worker = {"pid": 7, "device": "cpu", "python": "3.11.7", "torch": "2.13.0+cpu", "state": "busy", "jobs_done": 8}
+    worker |= {"rss_bytes": 5 << 20, "job": "ab" * 32, "job_s": 3.1}
+    job = {"worker": 7, "id": "1", "key": "ab" * 32, "name": "f", "began": 1.0, "phase": "C++ compilers"}
+    job |= {"phase_began": 2.0, "estimate_s": 6.3, "kernels": (0, 3)}
+    status._show_workers({"workers": [worker, {**worker, "pid": 8, "job": ""}], "jobs": [job]})
+    *_, last = lines = capsys.readouterr().out.splitlines()
+    assert last == "7 compiles abababababab for 3.1 s of about 6.3 s, C++ compilers, 0 of 3 kernels"
+    assert len(lines) == 6 and max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize(
     ("served", "expected"),
     [

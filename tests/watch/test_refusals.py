@@ -99,6 +99,7 @@ def test_a_module_that_is_not_there_is_not_registered(
         error = refused(target)
         assert error["code"] == "no-such-module" and f"no module {module!r}" in error["message"]
         assert "--wait" in error["action"]
+    assert "`precompiled watch -- python train.py`" in refused("train.py")["action"]
     assert sys.path == path and ask.request(daemon.settings, wire.Watches()).watches == []
     for target in ("pkg.model:f", "pkg.model", "json:loads", "pytest"):
         commands._check_module(target.partition(":")[0], str(tmp_path))
