@@ -124,9 +124,12 @@ class Summary:
     change: str = ""  # how the program differs from the previous run
     no_graph: str = ""  # why the program made no graph: the first trace that did not end, or its own error
     is_new: bool = False  # whether no earlier run of the program is recorded
+    is_alive: bool = False  # whether the program still runs
 
     def sentence(self) -> str:
         """One sentence: ``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
+        if not self.graphs and self.is_alive and not self.no_graph:
+            return "no graph yet"  # torch may compile the first graph in process
         if not self.graphs:
             return f"no graph: {self.no_graph or 'torch.compile made none, or no compiled function was called'}"
         of_hits = f" ({self.untraced} not traced)" if self.untraced else ""
@@ -173,7 +176,7 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
     earlier = program_changes.earlier_processes(run, known)
     found.edited = program_changes.edited_files(run, earlier)
     found.change = program_changes.describe_change(run, earlier)
-    found.is_new = not earlier
+    found.is_new, found.is_alive = not earlier, run.is_alive
     context = _Context(_keys(run), _loads(other for other in known if other.began < run.began), found.edited)
     for process in run.processes:
         traced = traces(process)

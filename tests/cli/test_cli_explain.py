@@ -545,6 +545,15 @@ def test_a_pending_graph_is_compared_with_earlier_graphs(store: Store) -> None:
     assert answer("explain", keys[1], status=1)["error"]["code"] == "no-such-key"
 
 
+def test_a_program_that_still_runs_has_no_graph_yet(store: Store) -> None:
+    """Its first graph may be compiled in process, after the miss was recorded."""
+    record = RunRecord(store.root)
+    record.keep(key_of("0"), lambda: b"{}")
+    assert answer("explain")["summary"] == "no graph yet"
+    record.end([], [], {}, {})
+    assert answer("explain")["summary"].startswith("no graph: torch.compile made none")
+
+
 def test_the_number_of_kept_programs_of_a_run_is_limited(store: Store) -> None:
     record = RunRecord(store.root)
     for number in range(MAX_KEPT + 1):
