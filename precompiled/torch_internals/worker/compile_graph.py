@@ -50,6 +50,7 @@ from precompiled.torch_internals.user_code import program_classes
 from precompiled.torch_internals.worker import (
     compile_phases,
     gpu_memory,
+    index_strides,
     kernel_units,
     libdevice,
     no_measurements,
@@ -123,6 +124,7 @@ def compile_graph(
         _serializable(),
         kernel_units.collected(progress.kernels, find_kernels, progress.spans) as collector,
         frozen_weights.collected(weights),
+        index_strides.read_off(),
         no_measurements.choices() as choices,
         libdevice.taken_back(),
         static_launchers.kept(),
