@@ -19,8 +19,9 @@ import click
 from precompiled.cli import functions, misses, outcomes, runs
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import check, complete_key, resolve
-from precompiled.cli.nearest import Explained, Kepts, named_sizes
+from precompiled.cli.nearest import NOT_SENT, PENDING, Explained, Kepts, deciding_failure, is_published, named_sizes
 from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, Output, all_option, pairs, shortened
+from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.cli.state_words import STATE_WORDS, StateWord, find_state
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
@@ -108,10 +109,13 @@ def explain_command(
     if found.mine[-1].bad_code:  # a comparison would explain the first compile, which succeeded
         found = replace(found, nearest=None, causes=[])
     found = replace(found, causes=misses.causes_with_edits(settings, found))
-    nearest = found.nearest
+    nearest, failure = found.nearest, deciding_failure(found.mine)
+    is_coming = found.mine[-1].state == PENDING and PendingCauses(settings).is_coming(whole, is_alive=False)
+    is_served = failure is None and (is_published(found.mine) or is_coming)
     document = {
         **found.mine[-1].document(),
-        "causes": [{**asdict(cause), "advice": cause.advice} for cause in found.causes],
+        "causes": [{**asdict(cause), "advice": cause.advise(is_served=is_served)} for cause in found.causes],
+        "later": outcomes.describe_later(failure) if failure is not None else "",
         "calls": [asdict(call) for call in listing.calls(found.program)],
         "nearest": nearest.kept.document() if nearest else None,
         "equal": found.equal,
@@ -125,7 +129,7 @@ def explain_command(
         if others:
             runs.show_awaited(others)
             click.echo("\nThe newest graph:\n")
-        _show(found)
+        _show(found, is_served=is_served)
 
     out.result(document, show, rest)
 
@@ -204,22 +208,27 @@ def _show_reason(reason: Reason) -> None:
 # ---------------------------------------------------------------- shown
 
 
-def _show(found: Explained) -> None:
-    mine, nearest = found.mine, found.nearest
+def _show(found: Explained, *, is_served: bool) -> None:
+    mine, nearest, failure = found.mine, found.nearest, deciding_failure(found.mine)
+    short = mine[-1].key[:SHOWN_DIGITS]
+    later = f"{outcomes.describe_later(failure)}. " if failure is not None else ""
     click.echo(str(mine[-1]))
     if mine[-1].bad_code:
-        short = mine[-1].key[:SHOWN_DIGITS]
-        click.echo(f"`precompiled cache show {short}` shows the record. `precompiled cache clear {short}` removes it.")
+        click.echo(
+            f"{later}`precompiled cache show {short}` shows the record. `precompiled cache clear {short}` removes it."
+        )
         return
     if mine[-1].state == "failed":
-        click.echo(f"`precompiled cache show {mine[-1].key[:SHOWN_DIGITS]}` shows why it failed.")
+        click.echo(f"{later}`precompiled cache show {short}` shows why it failed.")
+    if mine[-1].state == NOT_SENT:
+        click.echo("A run with a daemon, in a mode other than `lookup`, compiles it.")
     for number, variant in enumerate(found.variants):
         if number:
             _show_variant(found, variant, found.variants[:number])
     if found.causes:
         click.echo(f"\n{outcomes.WHY_COMPILED}:")
     for cause in found.causes:
-        runs.show_cause(cause, "  ")
+        runs.show_cause(cause, "  ", is_served=is_served)
     if nearest is None or any(cause.kind == "new" for cause in found.causes):
         return  # a comparison with an unrelated graph would not help
     click.echo(f"\nnearest: {nearest.kept}")

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompiled.cli import program_changes
-from precompiled.cli.nearest import Candidate, Explained, Kepts, named_sizes
-from precompiled.cli.outcomes import describe_reason, describe_record, describe_way, is_miss
+from precompiled.cli.nearest import Candidate, Explained, Kepts, deciding_failure, is_published, named_sizes
+from precompiled.cli.outcomes import describe_later, describe_reason, describe_record, describe_way, is_miss
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.cli.pending_graphs import PendingCauses
 from precompiled.cli.store import open_store
@@ -27,7 +27,6 @@ from precompiled.graph.advice import Cause
 from precompiled.graph.causes import by_edit
 from precompiled.store.artifact_format import Failure
 from precompiled.store.job_phases import JobIndex, waits, workers
-from precompiled.store.reading import Artifact
 from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, eager_s, runs, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
@@ -69,7 +68,9 @@ class Miss:
     began_before: bool = False  # the compile began before the program needed the graph
     became: str = ""  # how the graph runs; "" if it runs daemon-compiled code
     is_pending: bool = False  # the graph is pending, or was pending when its process ended
-    remedy: str = ""  # what the user can do, if a failure record decided how the graph runs
+    remedy: str = ""  # what the user can do, if the graph is not served
+    is_served: bool = True  # whether later runs find an artifact of the graph
+    later: str = ""  # how later runs serve the graph, if it has a failure record
     since: str = ""  # why the graph is pending or not served, or what happened to it after its process ended
 
     @property
@@ -107,7 +108,7 @@ class Miss:
         return ", ".join(parts)
 
     def document(self) -> dict[str, Any]:
-        causes = [{**asdict(cause), "advice": cause.advice} for cause in self.causes]
+        causes = [{**asdict(cause), "advice": cause.advise(is_served=self.is_served)} for cause in self.causes]
         return {**asdict(self), "causes": causes, "short": self.short}
 
 
@@ -197,9 +198,12 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
                 if kepts is None and graph.get("key"):
                     kepts = _kepts(settings)
                 causes = _causes(kepts, process, graph, context) if missed else []
+                kept = kepts.of(graph.get("key", "")) if kepts is not None else []
+                failure = deciding_failure(kept)
+                is_served = failure is None and (is_published(kept) or pending.is_served(process, graph))
                 since = describe_reason(graph)
                 if not since and became == "pending":
-                    since = _since(kepts, graph) or pending.explain(process, graph, has_cause=bool(causes))
+                    since = _since(kept) or pending.explain(process, graph, has_cause=bool(causes))
                 elif not since and missed and not causes:
                     since = _describe_lack(kepts, process, graph)
                 by_name[name] = Miss(
@@ -208,7 +212,9 @@ def summary(settings: Settings, run: Run, known: Sequence[Run]) -> Summary:
                     causes,
                     [],
                     became=f"{NOT_SERVED.get(became, became)} because {record}" if record else describe_way(graph),
-                    remedy=_remedy(graph) if record else "",
+                    remedy=_remedy(graph) if record or (missed and not is_served) else "",
+                    is_served=is_served,
+                    later=describe_later(failure) if failure is not None else "",
                     is_pending=became == "pending",
                     since=since,
                 )
@@ -236,14 +242,13 @@ def _kepts(settings: Settings) -> Kepts | None:
 
 
 def _remedy(graph: dict[str, Any]) -> str:
-    reason = read_reasons().get(graph["reason"])
+    reason = read_reasons().get(graph.get("reason", ""))
     return reason.plain_advice.replace("KEY", graph.get("key", "")[:SHOWN_DIGITS]) if reason is not None else ""
 
 
-def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
-    """Find in the store what happened to a graph that was pending when its process ended."""
-    kept = kepts.of(graph.get("key", "")) if kepts is not None else []
-    if any(isinstance(item.stored, Artifact) for item in kept):
+def _since(kept: Sequence[Candidate]) -> str:
+    """Say what happened to a graph that was pending when its process ended. ``kept``: what the store has of it."""
+    if is_published(kept):
         return "the graph has been compiled since"
     failed = next((item.stored.reason for item in kept if isinstance(item.stored, Failure)), "")
     return f"the compile has failed since ({failed})" if failed else ""

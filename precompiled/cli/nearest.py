@@ -12,7 +12,7 @@ from precompiled.cli import setters, trace_differences
 from precompiled.cli.graph import operations, program_of, read_program
 from precompiled.cli.outcomes import BAD_CODE
 from precompiled.cli.output import SHOWN_DIGITS, human_age
-from precompiled.core.errors import StoreError
+from precompiled.core.errors import SLOWER_THAN_EAGER, StoreError
 from precompiled.core.names import in_words
 from precompiled.graph import causes, difference, key, listing
 from precompiled.graph.advice import Cause
@@ -104,6 +104,20 @@ class Explained:
         if self.nearest is None:
             return []
         return [name for name in key.SECTIONS if name not in {change.section for change in self.nearest.changes}]
+
+
+def is_published(kept: Sequence[Candidate]) -> bool:
+    """Whether the store has an artifact of a graph. ``kept``: everything of its key."""
+    return any(isinstance(item.stored, Artifact) for item in kept)
+
+
+def deciding_failure(kept: Sequence[Candidate]) -> fmt.Failure | None:
+    """The failure record that later runs find. None if there is none, or if they use an artifact of the graph.
+
+    ``kept``: everything of a key.
+    """
+    failures = (item.stored for item in kept if isinstance(item.stored, fmt.Failure))
+    return next((found for found in failures if found.reason == SLOWER_THAN_EAGER or not is_published(kept)), None)
 
 
 class Kepts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from typing import Any
 
 from precompiled.core.errors import CRASHES_PROCESSES, SLOWER_THAN_EAGER
 from precompiled.core.names import in_words, shorten_paths
-from precompiled.core.reasons import ReasonKind, read_reasons
+from precompiled.core.reasons import Outcome, ReasonKind, outcome, read_reasons
+from precompiled.core.words import human_seconds
 from precompiled.packages.function_report import OTHER_PROGRAMS
+from precompiled.store.artifact_format import Failure
 from precompiled.store.run_records import NOT_SERVED, RunProcess, spans_of, traces, way
 
 AUDITED = "audited"
@@ -74,6 +77,13 @@ def describe_record(graph: Mapping[str, Any]) -> str:
         return f"{BAD_CODE[code]} ({code})"
     is_failure = reason is not None and reason.kind is ReasonKind.FAILURE
     return f"an earlier compile failed ({code})" if is_failure or code == "key-quarantined" else ""
+
+
+def describe_later(failure: Failure) -> str:
+    """Say how later runs serve a graph with a failure record, and for how long."""
+    how = "stay eager" if outcome(failure.reason, runs=False) is Outcome.EAGER else "compile the graph in process"
+    lasts = human_seconds(max(0.0, failure.created + failure.ttl_s - time.time()))
+    return f"For the next {lasts}, later runs {how} (setting failure_ttl_s)"
 
 
 def describe_lack_of_calls(graph: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.store.job_phases import LOST, UnderWay, under_way, workers
-from precompiled.store.run_records import RunProcess, spans_of
+from precompiled.store.run_records import RunProcess, spans_of, way
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -52,6 +52,16 @@ class PendingCauses:
         began = min((span.began for span in spans_of(graph)), default=process.ended)
         lasted = human_seconds(max(0.0, process.ended - began))
         return f"the program ended {lasted} after it needed the graph. {said}"
+
+    def is_served(self, process: RunProcess, graph: Mapping[str, Any]) -> bool:
+        """Whether later runs find an artifact of the graph: it was loaded, or its compile goes on."""
+        if way(graph) != "pending":
+            return way(graph) == "compiled"
+        return self.is_coming(graph.get("key", ""), is_alive=process.is_alive)
+
+    def is_coming(self, key: str, *, is_alive: bool) -> bool:
+        """Whether the compile of a pending graph goes on. ``is_alive``: whether the graph's process runs."""
+        return self._short(key) in ("compiling", "queued", *([""] if is_alive else []))
 
     def _short(self, key: str) -> str:
         if key in self._compiling:

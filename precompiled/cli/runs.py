@@ -372,15 +372,15 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     title = " ".join(filter(None, [miss.name, miss.key[:SHOWN_DIGITS], miss.became]))
     click.echo(f"{title}{ranks}" + (f": {miss.cost}" if miss.cost else ""))
     for cause in miss.causes:
-        show_cause(cause, "  ")
-    for text in filter(None, (miss.since, miss.remedy)):
+        show_cause(cause, "  ", is_served=miss.is_served)
+    for text in filter(None, (miss.since, miss.later, "" if miss.remedy in miss.since else miss.remedy)):
         click.echo(f"  {text}")
 
 
-def show_cause(cause: Cause, indent: str) -> None:
+def show_cause(cause: Cause, indent: str, *, is_served: bool) -> None:
     """Print a cause of a miss: the old and the new value, the source line, and the advice."""
     click.echo(f"{indent}{cause.what if cause.kind == 'new' else f'{cause.short}: {cause.what}'}")
-    for text in filter(None, (shorten_paths(cause.line), cause.advice)):
+    for text in filter(None, (shorten_paths(cause.line), cause.advise(is_served=is_served))):
         click.echo(f"{indent}  {text}")
 
 

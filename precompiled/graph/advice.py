@@ -22,10 +22,11 @@ _ADVICE = {
     "way": "if you edited the code, the next run finds the new artifact; otherwise find out why another line ran",
     "operation": "if the code or the model differs, the next run finds the new artifact",
     "operations": "if the code or the model differs, the next run finds the new artifact",
-    "value": "use a tensor instead of the number, so that one artifact serves all values",
+    "value": "if the operation accepts a tensor, use one instead of the number, so that one artifact serves all values",
     "flag": "each value is compiled once: after train() and after eval(), for example",
     "operator": "the source of a custom operator is part of the key; the next run finds the new artifact",
     "guard": "each value has its own artifact; the next run finds the new one",
+    "any": "the new artifact serves all values",
     "mode": "call the function in the same mode in all runs; otherwise each mode is compiled once",
     "setting": "use the same value in all runs",
     "variable": "use the same value in all processes, or unset the variable",
@@ -33,6 +34,18 @@ _ADVICE = {
     "compiler": "use the same compiler on all hosts and in all runs (CXX, PATH)",
     "cpu": "compile on a CPU like the one that runs the program",
     "new": "",
+}
+# The kinds with different advice if later runs find no artifact of the graph.
+_ADVICE_WITHOUT_ARTIFACT = {
+    "parameter": "each size of the model is compiled separately",
+    "model": "each model is compiled separately",
+    "edit": "",
+    "way": "if you did not edit the code, find out why another line ran",
+    "operation": "",
+    "operations": "",
+    "operator": "the source of a custom operator is part of the key",
+    "guard": "each value is compiled separately",
+    "any": "",
 }
 
 
@@ -55,9 +68,14 @@ class Cause:
 
     @property
     def advice(self) -> str:
+        """What the user can do if later runs find an artifact of the graph."""
         if self.kind == "edit" and "-packages/" in self.line:  # a watch does not follow installed files
             return "the next run finds the new artifact"
         mode = self.set_by.partition(".")[0]
         if self.kind == "mode" and mode in PROCESS_WIDE:
             return f"set it to the same value in all runs ({SET_BY[mode]})"
         return _ADVICE[self.kind]
+
+    def advise(self, *, is_served: bool) -> str:
+        """What the user can do. ``is_served``: whether later runs find an artifact of the graph."""
+        return self.advice if is_served else _ADVICE_WITHOUT_ARTIFACT.get(self.kind, self.advice)

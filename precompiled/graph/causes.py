@@ -8,9 +8,9 @@ constants of the graph.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
@@ -30,8 +30,8 @@ _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 MAX_NAMED = 3  # edited files
 
 _SYMBOL = re.compile(r"\b[su]\d+")
-_NUMBER = re.compile(r"\b\d+\b")
 _FLAG = re.compile(r"\b(True|False)\b")
+_SMALL = {"0", "1"}
 _SHORT = {
     "size": "new size",
     "small": "new size",
@@ -131,7 +131,8 @@ def by_guard(found: Sequence[Cause], where: str, before: str, after: str, place:
     Other causes stay.
     """
     more = [cause.what for cause in found if cause.kind in ("model", "operations")]
-    named = Cause("guard", f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
+    kind = "any" if after.startswith("any ") else "guard"
+    named = Cause(kind, f"other value of {where}", "; ".join([f"{before} -> {after}", *more]), place)
     return [*(cause for cause in found if not may_follow_from_a_value(cause)), named]
 
 
@@ -147,7 +148,7 @@ def by_edit(found: Sequence[Cause], edited: Sequence[str]) -> list[Cause]:
 def _with_edit(cause: Cause, edited: Sequence[str]) -> Cause:
     if cause.kind == "way" and cause.new_line is not None and cause.new_line.file in edited:
         return _edit(cause.new_line, cause.old_line, cause.new_line)
-    if cause.kind in ("value", "flag", "guard", "way"):
+    if cause.kind in ("value", "flag", "guard", "any", "way"):
         files = format_list([file.rpartition("/")[2] for file in edited[:MAX_NAMED]])
         return replace(
             cause, what=f"{cause.what} (this may follow from an edit: {files} differs from the previous run)"
@@ -246,9 +247,7 @@ def _input_kind(change: Change) -> str:
             return "dynamic"
         if _SYMBOL.sub("s", change.before) == _SYMBOL.sub("s", change.after):
             return "input"  # only the symbols' numbers have changed
-        numbers = [Counter(_NUMBER.findall(text)) for text in (change.before, change.after)]
-        differing = (numbers[0] - numbers[1]) + (numbers[1] - numbers[0])
-        return "small" if differing.keys() & {"0", "1"} else "size"
+        return "small" if _has_small(change) else "size"
     return "dtype" if change.field.endswith("dtype") else "input"
 
 
@@ -262,8 +261,20 @@ def _dynamic(changes: Sequence[Change], at: str) -> Cause:
     bounds = f", for sizes from {ranges[0].after}" if shapes and ranges and not is_fixed else ""
     what = f"{first.source or first.where}: {field}{first.before} -> {first.after}{bounds}"
     short = f"size became {'fixed' if is_fixed else 'dynamic'}"
-    is_small = bool(shapes) and all(map(_is_small_without_symbols, shapes))
+    is_small = any(after in _SMALL for change in shapes for _before, after in _sizes(change))
+    is_small = is_small or (bool(shapes) and all(map(_is_small_without_symbols, shapes)))
     return Cause("small" if is_small else "dynamic", short, what + _and_more(shapes or ranges), at)
+
+
+def _sizes(change: Change) -> list[tuple[str, str]]:
+    """The sizes before and after of each dimension that differs."""
+    before, after = (text.strip("[]").split(", ") for text in (change.before, change.after))
+    return [(one, other) for one, other in zip_longest(before, after, fillvalue="") if one != other]
+
+
+def _has_small(change: Change) -> bool:
+    """Whether a size that differs was 0 or 1 before, or is 0 or 1 now. Torch compiles these sizes separately."""
+    return any(_SMALL & set(pair) for pair in _sizes(change))
 
 
 def _is_small_without_symbols(change: Change) -> bool:
@@ -271,13 +282,12 @@ def _is_small_without_symbols(change: Change) -> bool:
 
     Torch never makes the sizes 0 and 1 dynamic.
     """
-    sizes = [text.strip("[]").split(", ") for text in (change.before, change.after)]
     fixed = {
         one if _SYMBOL.search(other) else other
-        for one, other in zip(*sizes, strict=False)
+        for one, other in _sizes(change)
         if bool(_SYMBOL.search(one)) != bool(_SYMBOL.search(other))
     }
-    return bool(fixed) and fixed <= {"0", "1"}
+    return bool(fixed) and fixed <= _SMALL
 
 
 def _number(changes: Sequence[Change], at: str) -> Cause:
@@ -407,9 +417,9 @@ def _same_operator(before: ProgramData, after: ProgramData, place: tuple[int, in
 
 
 def _differ_in_flags(operations: Sequence[str]) -> bool:
-    """Whether two operations differ only in True and False."""
-    one, other = operations
-    return _FLAG.sub("", one) == _FLAG.sub("", other)
+    """Whether two operations differ in True and False."""
+    one, other = map(_FLAG.findall, operations)
+    return one != other
 
 
 def _has(program: ProgramData, place: tuple[int, int]) -> bool:

@@ -932,3 +932,64 @@ def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: 
     context = misses._Context(set(), {}, [])
     process = SimpleNamespace(began=2.0, main_file="", files={})
     assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"}, context)] == said  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "source", "reason", "in_store", "said", "left_out"),
+    [
+        ("compiled", "swap", "", "artifact", ["the next run finds the new artifact", "precompiled watch"], ["later"]),
+        ("pending", None, "", "", ["the next run submits it again"], ["the next run finds"]),
+        (
+            "failed",
+            "swap",
+            "slower-than-eager",
+            "both",
+            ["For the next 50 min, later runs stay eager", "Run `precompiled cache clear "],
+            [],
+        ),
+        ("failed", None, "wrong-result", "failure", ["later runs stay eager", "report its output"], []),
+        ("bypassed", "inline", "compile-error", "failure", ["later runs compile the graph in process"], []),
+        ("bypassed", "inline", "crashes-processes", "failure", ["later runs compile the graph in process"], []),
+        ("bypassed", "inline", "fixed-float", "failure", ["later runs compile the graph in process"], []),
+        ("bypassed", "inline", "lookup-only", "", ["run once in another mode"], ["later runs"]),
+        ("bypassed", "inline", "no-daemon", "", ["Run `precompiled doctor`"], ["later runs"]),
+        # Another run has compiled the graph since.
+        ("bypassed", "inline", "lookup-only", "artifact", ["the next run finds the new artifact"], ["another mode"]),
+    ],
+)
+def test_the_next_run_is_said_to_find_an_artifact_only_if_it_does(
+    tmp_path: Path,
+    state: str,
+    source: str | None,
+    reason: str,
+    in_store: str,
+    said: list[str],
+    left_out: list[str],
+) -> None:
+    tmp_path.chmod(0o700)
+    settings, store = config.load({"cache_dir": tmp_path, "runtime_dir": tmp_path / "run"}), Store(tmp_path)
+    _publish_line(tmp_path, 5, 2, 100.0)
+    places = put("about", "places", [["/me/s.py", 5, "forward", "return x * 3 + y"]])
+    program, whole = changed(everything(places, put(*NODES, 2, 2, 1, 3), put("hints", []))), "a" * 64
+    data, now = json.dumps(program, separators=(",", ":")).encode(), time.time()
+    if in_store in ("artifact", "both"):
+        publish_artifact(store, whole, program, created=now - 900)
+    if in_store in ("failure", "both"):
+        kept = fmt.program_for_failure(data)
+        store.publish_failure(fmt.Failure(whole, "f [0/0]", reason, "so it is", now - 600, 3601.0, program=kept))
+    spans = [Span("lookup", now - 1000, 0.1, 1), *([] if reason in ("lookup-only", "no-daemon") else [SUBMIT])]
+    graph = GraphReport("g", "forward [0/0]", whole, state, source, reason, "so it is" if reason else "", spans=spans)
+    recorded(tmp_path, "a", graph, files={})
+    if not in_store:
+        run_records.keep_program(tmp_path / "runs" / "a", whole, data)
+    document, show = shown.explain(settings, "a")
+    (miss,) = document["misses"]
+    assert [cause["kind"] for cause in miss["causes"]] == ["edit"]
+    is_served = said[0] == "the next run finds the new artifact"
+    assert miss["is_served"] is is_served and bool(miss["causes"][0]["advice"]) is is_served
+    text = CliRunner().invoke(_command(show)).output
+    assert all(part in text for part in said) and not any(part in text for part in left_out), text
+    assert is_served or "the next run finds" not in text
+    of_key = CliRunner().invoke(cli, ["explain", whole, "--cache-dir", str(tmp_path)], catch_exceptions=False).output
+    assert ("the next run finds" in of_key) is is_served, of_key
+    assert ("For the next 50 min, later runs" in of_key) is bool(miss["later"])

@@ -363,6 +363,17 @@ def test_sizes_0_and_1_are_not_advised_to_be_dynamic(shape: list[int]) -> None:
     assert found.short == "new size" and "0 and 1 separately from other sizes, even after mark_dynamic" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([1, {"s": 0}, 32], [{"s": 0}, 1, 32]), ([{"s": 0}, {"s": 1}], [1, 8]), ([2, 8], [1, {"s": 0}])],
+)
+def test_a_new_size_of_0_or_1_has_their_advice_beside_dynamic_sizes(before: list[Any], after: list[Any]) -> None:
+    """mark_dynamic and dynamic=True would not help, because torch compiles these sizes separately."""
+    one, other = (changed(everything(put(*ARGS, 0, "shape", shape), CALLS)) for shape in (before, after))
+    (found,) = causes.causes(one, other, difference.compare(one, other))
+    assert found.kind == "small" and "even after mark_dynamic" in found.advice, found
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_dynamic_size_after_a_first_call_with_size_0_or_1_has_their_advice(first: int) -> None:
     """mark_dynamic before the first call would not help, because torch compiles these sizes separately."""
@@ -489,3 +500,21 @@ def test_a_flag_gets_no_advice_for_numbers() -> None:
     (cause,) = causes.causes(before, after, difference.compare(before, after))
     assert cause.what == "operator.mul(%0, True) -> operator.mul(%0, False)"
     assert "each value is compiled once" in cause.advice and "tensor" not in cause.advice
+
+
+def test_a_flag_that_changes_together_with_a_number_gets_no_advice_for_numbers() -> None:
+    """The probability and the flag of dropout both change after eval(), and dropout accepts no tensor for them."""
+    before = changed(everything(put(*NODES, 2, ["f", ["fn", "f", "dropout"], [{"n": 0}, 0.1, False], []]), CALLS))
+    after = changed(everything(put(*NODES, 2, ["f", ["fn", "f", "dropout"], [{"n": 0}, 0.0, True], []]), CALLS))
+    (cause,) = causes.causes(before, after, difference.compare(before, after))
+    assert cause.what == "f.dropout(%0, 0.1, False) -> f.dropout(%0, 0.0, True)"
+    assert cause.kind == "flag" and "tensor" not in cause.advice
+
+
+def test_a_value_that_became_any_value_is_not_advised_to_have_an_artifact_for_each() -> None:
+    found = [Cause("operations", "other operations", "sin: 1 -> 2")]
+    for after, kind in (("any float", "any"), ("2.0", "guard"), ("'any'", "guard")):
+        (cause,) = causes.by_guard(found, "scale", "1.0", after, "")
+        assert (cause.kind, cause.what) == (kind, f"1.0 -> {after}; sin: 1 -> 2")
+        assert ("each value" in cause.advice) is (kind == "guard")
+        assert "the next run" not in cause.advise(is_served=False)
