@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from precompiled.core.names import shorten_paths
 from precompiled.core.words import format_count, format_list
-from precompiled.graph import difference, listing, other_models
+from precompiled.graph import difference, listing, other_models, pieces
 from precompiled.graph.advice import Cause
 from precompiled.graph.difference import Change
 from precompiled.graph.mode_names import FOLLOWS
@@ -53,6 +53,8 @@ def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
     what = "the store had no graph of its file" if is_other else "the store had no similar graph"
     if nearest is not None and is_other and _in_common(program, nearest) >= _ALIKE_BY_ANOTHER_NAME:
         what += f"; the nearest graph is of {_lines(nearest)[-1].file.rpartition('/')[2]}"
+    elif piece := pieces.find_piece(program):
+        what += f"; this one is {piece}"
     return Cause("new", "new graph", what, str(first or ""))
 
 
@@ -82,6 +84,8 @@ def is_version_of(name: str, program: ProgramData, other_name: str, other: Progr
     if are_of_other_files(program, other):
         return False
     share = _in_common(program, other)
+    if pieces.are_other_pieces(program, other):
+        return share >= _ALIKE_BY_ANOTHER_NAME
     if are_of_other_programs(program, other):  # such as two scripts that run one model
         has_common_file = bool(_files(program) & _files(other))
         return function == other_function and has_common_file and share >= _ALIKE_BY_ANOTHER_NAME
@@ -200,7 +204,10 @@ def _of_another_model(
     others = [cause for cause in of_inputs if cause.kind not in _SIZES]
     of_model = [cause for cause in of_inputs if cause.kind == "parameter"]
     if parameters := other_models.describe_parameters(before, after):
-        return [Cause("model", "another model", _also(parameters, of_model), at), *others]
+        ends = "" if is_edited else pieces.describe_ends(before, after)
+        short = "another model or graph break" if ends else "another model"
+        said = "; ".join(filter(None, [parameters, ends]))
+        return [Cause("model", short, _also(said, of_model), at), *others]
     sizes = of_model + [cause for cause in of_inputs if cause.kind in ("size", "small", "dynamic")]
     # An edit explains the operations. A size that became dynamic adds operations.
     may_add = is_edited or any(cause.short.startswith("size became") for cause in of_inputs)

@@ -518,3 +518,46 @@ def test_a_value_that_became_any_value_is_not_advised_to_have_an_artifact_for_ea
         assert (cause.kind, cause.what) == (kind, f"1.0 -> {after}; sin: 1 -> 2")
         assert ("each value" in cause.advice) is (kind == "guard")
         assert "the next run" not in cause.advise(is_served=False)
+
+
+def _piece(function: str, caller: str, *lines: tuple[int, str], head: bool = True) -> dict[str, Any]:
+    """A graph of one operation for each line. ``caller``: the text of the line of the graph break."""
+    names = ["x", *(["self.head.weight"] if head else [])]
+    parameters: list[dict[str, Any]] = [{**TENSOR, "parameter": True}] * (len(names) - 1)
+    nodes = [*(["p"] for _ in names), *(["m", code, [{"n": 0}], []] for _number, code in lines), ["o", None, [], []]]
+    line = int(function.rpartition("_")[2]) if function != "forward" else 1
+    about = {
+        "inputs": names,
+        "places": [["/home/me/multi.py", number, function, code] for number, code in lines],
+        "nodes": [[*(-1 for _ in names), *range(len(lines)), -1]],
+        "calls": [["/home/me/multi.py", line, "forward", caller]],
+    }
+    inputs = put("inputs", "args", [TENSOR, *parameters])
+    return changed(everything(put("graph", [nodes]), inputs, put("about", about)))
+
+
+def test_another_piece_of_a_function_is_not_another_model() -> None:
+    """A further graph break makes further graphs, which call fewer modules than the nearest one."""
+    name = "torch_dynamo_resume_in_forward_at_{}".format
+    lines = [(14, "sin"), (15, "cos"), (18, "tanh")]
+    after_13 = _piece(name(13), "if x.sum() > 1:", (14, "sin"), (15, "cos"), head=False)
+    after_8 = _piece(name(8), "print(x)", (10, "sin"), *lines)
+    whole = _piece("forward", "model(x)", (7, "exp"), (8, "exp"))
+    for other in (after_8, whole):
+        assert not causes.is_version_of("forward [2/0]", after_13, "forward [2/0]", other)
+        assert not causes.is_version_of("forward [2/0]", other, "forward [2/0]", after_13)
+    assert causes.new(after_13, after_8).what == (
+        "the store had no similar graph; this one is the piece of forward after the graph break at multi.py:13"
+    )
+    assert causes.new(whole, after_8).what == "the store had no similar graph"
+    moved = _piece(name(14), "if x.sum() > 1:", (15, "sin"), (17, "exp"), (18, "log"), head=False)
+    assert causes.is_version_of("forward [2/0]", moved, "forward [2/0]", after_13), "an edit above moves the lines"
+
+
+def test_a_graph_that_ends_earlier_may_have_a_graph_break() -> None:
+    lines = (14, "sin"), (15, "cos"), (18, "tanh")
+    before, after = _piece("forward", "model(x)", *lines), _piece("forward", "model(x)", *lines[:2], head=False)
+    (found,) = causes.causes(before, after, difference.compare(before, after))
+    assert found.short == "another model or graph break"
+    assert found.what.endswith("; this graph ends at multi.py:15, the nearest one at multi.py:18")
+    assert causes.is_version_of("forward [0/0]", after, "forward [0/0]", before)
