@@ -99,7 +99,7 @@ def explain_command(
                 code="no-such-key",
             )
         whole = kepts.all[-1].key
-    elif _KEY.fullmatch(prefix) is None:
+    elif _KEY.fullmatch(prefix) is None or functions.means_function(store, prefix, (item.key for item in kepts.all)):
         about = _function(store, prefix)
         out.result(about, lambda: functions.explain(about), rest)
         return

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from precompiled.cli import outcomes, program_changes
+from precompiled.cli.key_prefixes import MIN_DIGITS
 from precompiled.cli.output import ALL_SHOWS, SHOWN_DIGITS, human_age, pairs, say_left_out, shortened, table
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words, shorten_paths
@@ -33,6 +34,18 @@ MAX_SUGGESTED = 3
 def is_function(text: str) -> bool:
     """Whether an argument is a function's name (``model.Net.forward``) and not the prefix of a key."""
     return _DOTTED.fullmatch(text) is not None
+
+
+def means_function(store: Store, text: str, keys: Iterable[str]) -> bool:
+    """Whether an argument is a function's name, dotted or not. A name such as ``f`` or ``decode`` may look like a key.
+
+    ``keys``: the known keys. A key that begins with the argument comes first.
+    """
+    if is_function(text):
+        return True
+    if len(text) >= MIN_DIGITS and any(key.startswith(text.lower()) for key in keys):
+        return False
+    return any(function_of(entry).endswith(f".{text}") for entry in store.packages.entries())
 
 
 # ---------------------------------------------------------------- ls

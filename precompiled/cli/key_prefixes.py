@@ -21,7 +21,10 @@ _DIGITS = re.compile("[0-9a-f]*")
 
 
 class KeyPrefix(click.ParamType):
-    """A click type: the first digits of a key, in lower case. ``other``: whether other arguments are allowed."""
+    """A click type: the first digits of a key, in lower case.
+
+    ``other``: whether other arguments are allowed. The command then checks the argument.
+    """
 
     name = "key"
 
@@ -29,7 +32,7 @@ class KeyPrefix(click.ParamType):
         self._other = other
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value if self._other and not looks_like_key(value) else check(value)
+        return value if self._other else check(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(key) for key in complete_key(ctx, incomplete)]

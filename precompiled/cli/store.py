@@ -115,7 +115,7 @@ def show_command(out: Output, settings: Settings, key: str, show_all: bool, with
     """
     store = open_store(settings)
     rest = "" if show_all or with_code else f"{ALL_SHOWS}, and --code shows what Inductor generated"
-    if functions.is_function(key):
+    if functions.means_function(store, key, store.keys()):
         found = functions.show_document(store, key)
         out.result(found, lambda: functions.show(found, show_all=show_all), "" if show_all else ALL_SHOWS)
         return

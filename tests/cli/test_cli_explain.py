@@ -355,6 +355,21 @@ def test_the_guarded_value_that_differs_is_the_cause(store: Store) -> None:
     assert "\nthe inputs\n  2 more parameters: self.h.2.*\n  number of inputs: 4 -> 6\n" in text
 
 
+def test_a_function_with_a_hexadecimal_name_is_not_a_key_that_is_too_short(store: Store) -> None:
+    publish(store, "graph", PROGRAM, 20)
+    for name in ("f", "decade", key_of("graph")[:6]):
+        publish_package(store, "__main__", name)
+    for name in ("f", "decade"):
+        assert answer("explain", name)["function"] == f"__main__.{name}"
+        assert answer("cache", "show", name)["function"] == f"__main__.{name}"
+    for command in (("explain",), ("cache", "show")):
+        assert answer(*command, key_of("graph")[:6])["key"] == key_of("graph"), "a key comes first"
+        assert "'e' is too short" in answer(*command, "e", status=2)["error"]["message"]
+    publish_package(store, "net", "f")
+    for command in (("explain",), ("cache", "show")):
+        assert answer(*command, "f", status=1)["error"]["action"] == "Did you mean net.f or __main__.f?"
+
+
 def test_values_of_a_function_come_first_and_identities_are_only_counted(store: Store) -> None:
     for layers, place in (
         (2, "/venv/lib/python3.11/site-packages/hub/net.py:9, in forward"),
