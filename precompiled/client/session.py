@@ -21,6 +21,7 @@ from precompiled.client.count_sender import CountSender
 from precompiled.client.daemon_link import daemon_reachable
 from precompiled.client.daemon_starter import DaemonStarter
 from precompiled.client.dispatch import MAX_REQUESTS
+from precompiled.client.eager_line import EagerLine
 from precompiled.client.graph_outcomes import GraphOutcomes
 from precompiled.client.hit_line import HitLine
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
@@ -56,6 +57,7 @@ class Session:
         self.settings = PROCESS.settings()
         self._counts = CountSender(self._first_calls_over)
         self._hit_line = HitLine(TerminalLines(self.settings.progress))
+        self._eager_line = EagerLine(TerminalLines(self.settings.progress))
         self.ledger = Ledger(self._counts.changed)
         self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
@@ -177,6 +179,7 @@ class Session:
     def _first_calls_over(self) -> None:
         self.tell_counts()
         self._hit_line.look(self.reports())
+        self._eager_line.look(self.reports())
 
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
@@ -208,7 +211,8 @@ class Session:
         self._left = False
         self._inherited = len(_functions())
         self._counts.after_fork()
-        self._hit_line = HitLine(TerminalLines("off"))  # the parent prints the line
+        self._hit_line = HitLine(TerminalLines("off"))  # the parent prints the lines
+        self._eager_line = EagerLine(TerminalLines("off"))
         self.ledger.after_fork()
         self._run.after_fork()
         self.pending.after_fork()
@@ -225,6 +229,7 @@ class Session:
             files, modules = (packages.files(), packages.modules()) if packages is not None else ({}, {})
             self._run.end(self.reports(), _functions()[self._inherited :], files, modules)
         self._hit_line.look(self.reports(), at_end=True)
+        self._eager_line.look(self.reports())
         self.tell_counts()
         self.tell_used()
         if self.flush(FLUSH_S) is False:

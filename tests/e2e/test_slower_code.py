@@ -43,8 +43,9 @@ def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) 
     daemon.wait(TIMEOUT_S)
     slow = take_slow_or_crashing(host.store, "__import__('time').sleep(2)")
 
+    lines = {"PRECOMPILED_PROGRESS": "always"}
     with deaf_daemon(host):
-        program = host.program(PROGRAM)
+        program = host.program(PROGRAM, env=lines)
         program.wait_for("called")
         host.store.publish(slow)
         found = program.result()
@@ -52,9 +53,13 @@ def test_slower_artifact_is_dropped_and_not_used_by_later_processes(host: Host) 
     assert (found["state"], found["reason"]) == ("failed", "slower-than-eager")
     assert "compiled" in ways[:STEPS] and set(ways[STEPS:]) == {"eager"}
     assert "slower than eager code" in found["message"]
+    assert any("1 graph went back to eager: compiled code was slower (" in line for line in program.errors)
 
     host.start_daemon()
-    again = host.program(PROGRAM).result()
+    program = host.program(PROGRAM, env=lines)
+    again = program.result()
+    said = "precompiled: 1 graph stays eager (slower-than-eager); `precompiled explain` shows the times"
+    assert program.errors == [said]
     assert (again["state"], again["reason"], set(again["ways"])) == ("failed", "slower-than-eager", {"eager"})
     assert host.stats().compiled == 1, "a daemon keeps the counts of the earlier one"
 

@@ -23,9 +23,11 @@ from support_host import Host
 from support_terminal import on_terminal
 
 from precompiled.client import terminal_lines
+from precompiled.client.eager_line import MAX_LINES, EagerLine
 from precompiled.client.hit_line import HitLine
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.progress import MAX_BATCHES, PATIENCE_S, Progress
+from precompiled.client.speed_trial import Lost
 from precompiled.client.swap import Event
 from precompiled.client.terminal_lines import TerminalLines
 
@@ -351,6 +353,36 @@ def test_graph_that_torch_compiled_is_not_announced_as_a_hit(terminal: Pty) -> N
     bypassed.bypassed("freezing", "")
     HitLine(TerminalLines("terminal")).look(snapshots(hit("a", 3.25), bypassed))
     assert terminal.said() == ["precompiled: 1 of 2 graphs from the cache (about 3.2 s saved)"]
+
+
+def slower(id: str, source: str | None) -> GraphCalls:
+    calls = GraphCalls(GraphReport(id=id, name="f [0/0]"))
+    if source is not None:
+        calls.loaded("hit", 0.01, 1.0)
+    message = f"compiled code is slower than eager code on this host: {Lost(0.022, 0.028)}"
+    calls.went_back("slower-than-eager", message)
+    return calls
+
+
+@pytest.mark.reason("slower-than-eager")
+def test_graphs_that_are_left_to_eager_code_are_announced_once(terminal: Pty) -> None:
+    line, graphs = EagerLine(TerminalLines("terminal")), [hit("a", 3.0)]
+    line.look(snapshots(*graphs))
+    graphs.append(slower("1", "hit"))
+    for _ in range(2):
+        line.look(snapshots(*graphs))
+    times = "its calls took 28 ms, those of the earlier code 22 ms"
+    assert terminal.said() == [f"precompiled: 1 graph went back to eager: compiled code was slower ({times})"]
+    graphs += [slower("2", "hit"), slower("3", "hit"), slower("4", None)]
+    line.look(snapshots(*graphs))
+    assert terminal.said() == [
+        "precompiled: 2 graphs went back to eager: compiled code was slower",
+        "precompiled: 1 graph stays eager (slower-than-eager); `precompiled explain` shows the times",
+    ]
+    for number in range(5, 5 + MAX_LINES):
+        graphs.append(slower(str(number), None))
+        line.look(snapshots(*graphs))
+    assert len(terminal.said()) == MAX_LINES - 3
 
 
 @pytest.mark.parametrize("progress", ["terminal", "always"])
