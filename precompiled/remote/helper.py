@@ -85,6 +85,7 @@ class Helper:
         self._asked = time.monotonic()
         self._stopping = False
         self._waker = sockets.Waker()  # ends the wait for a request, when the helper must stop
+        self._stop_answered = threading.Event()  # set once the peer that asked for the stop has its answer
         self._connections = 0
 
     @property
@@ -109,6 +110,8 @@ class Helper:
             self._tell()
         with suppress(OSError):  # later requests go to the next helper
             path.unlink()
+        if self._stopping:
+            self._stop_answered.wait(LOOK_S)
         until = time.monotonic() + DRAIN_S
         self._puts.leave(DRAIN_S)
         self._claims.settle(until - time.monotonic())
@@ -152,8 +155,12 @@ class Helper:
                 finally:
                     self._asked = time.monotonic()
                 return
-            for answer in self._answers(question):
-                send_answer(file, answer)
+            try:
+                for answer in self._answers(question):
+                    send_answer(file, answer)
+            finally:
+                if question.get("do") == "stop":
+                    self._stop_answered.set()
 
     def _answers(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         match question:

@@ -22,6 +22,7 @@ from support_store import KEY, payload
 from precompiled.remote import bucket, envelope, helper, helper_link, lease, opened_remote, puts, starting, transfer
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
+from precompiled.remote.job_turns import send_answer
 from precompiled.remote.opened_remote import OpenedRemote
 from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store.artifacts import Store
@@ -208,6 +209,21 @@ def test_helper_stops_without_a_pause(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(helper, "LOOK_S", 600.0)
     with serving(tmp_path / "store", tmp_path / "bucket", idle_s=600.0):
         pass  # ``serving`` sends the stop request, and waits for a shorter time
+
+
+def test_stopping_helper_exits_only_after_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, alive = tmp_path / "store", []
+
+    def late(file: Any, answer: dict[str, Any]) -> None:
+        if not answer:
+            thread.join(0.5)
+            alive.append(thread.is_alive())
+        send_answer(file, answer)
+
+    monkeypatch.setattr(helper, "send_answer", late)
+    with serving(root, tmp_path / "bucket", idle_s=600.0) as thread:
+        assert helper_link.ask(root, {"do": "stop"}) == {}
+    assert alive == [True]
 
 
 def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
