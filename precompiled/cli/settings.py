@@ -133,23 +133,27 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
     _note_problems(out)
 
 
-@command("unset", needs_valid_settings=False, examples=["precompiled config unset mode"])
-@click.argument("name", type=_ShownSetting())
-def unset_command(out: Output, settings: Settings, name: str) -> None:
-    """Remove a setting from your configuration file.
+@command("unset", needs_valid_settings=False, examples=["precompiled config unset mode workers"])
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", type=_ShownSetting())
+def unset_command(out: Output, settings: Settings, names: tuple[str, ...]) -> None:
+    """Remove settings from your configuration file.
 
-    Then its default applies. NAME may also be an unknown key of the file. The command keeps the other lines of the
+    Then their defaults apply. NAME may also be an unknown key of the file. The command keeps the other lines of the
     file. A running daemon uses its new settings after `precompiled daemon restart`.
     """
-    content = _content(paths.user_config_file())
-    if _with_line(content, name, "") == content:  # the file has no key of this name
-        name = setting_name(name)
-    file, is_changed = _change(name, "")
-    text = f"Removed {name} from {file}." if is_changed else f"{file} does not set {name}."
-    out.result(
-        {"file": str(file), "name": name, "removed": is_changed},
-        text + _precedence(name) + _restart_note(settings, name),
-    )
+    file = paths.user_config_file()
+    content = _content(file)
+    # A name that the file does not have must be the name of a setting. Check all names before the first change.
+    names = tuple(name if _with_line(content, name, "") != content else setting_name(name) for name in names)
+    removed = {name: _change(name, "")[1] for name in dict.fromkeys(names)}
+    lines = [
+        (f"Removed {name} from {file}." if is_changed else f"{file} does not set {name}.")
+        + _precedence(name)
+        + _restart_note(settings, name)
+        for name, is_changed in removed.items()
+    ]
+    found = [{"name": name, "removed": is_changed} for name, is_changed in removed.items()]
+    out.result({"file": str(file), "settings": found}, "\n".join(lines))
     _note_problems(out)
 
 

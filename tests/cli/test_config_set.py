@@ -58,13 +58,29 @@ def test_other_lines_stay(file: Path) -> None:
 
 
 def test_unset_removes_a_setting_alone(file: Path) -> None:
-    assert answer("config", "unset", "mode")["removed"] is False and not file.exists()
+    assert answer("config", "unset", "mode")["settings"] == [{"name": "mode", "removed": False}] and not file.exists()
     file.parent.mkdir(parents=True)
     file.write_text('# mine\nbase = [\n  "/a",\n  "/b",\n]\nmode = "wait"\n')
     assert invoke("config", "unset", "base").output == f"Removed base from {file}.\n"
     assert file.read_text() == '# mine\nmode = "wait"\n'
     answer("config", "unset", "PRECOMPILED_MODE")
     assert file.read_text() == "# mine\n" and answer("config")["mode"]["origin"] == "default"
+
+
+def test_unset_removes_several_settings_or_none(file: Path) -> None:
+    text = 'mode = "wait"\nworkers = 3\nmax_queue = 7\n'
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert answer("config", "unset", "mode", "wrokers", status=2)["error"]["code"] == "usage"
+    assert file.read_text() == text, "a wrong name changes nothing"
+    assert answer("config", "unset", status=2)["error"]["code"] == "usage"
+    found = answer("config", "unset", "mode", "PRECOMPILED_WORKERS", "log")
+    assert [(item["name"], item["removed"]) for item in found["settings"]] == [
+        ("mode", True),
+        ("workers", True),
+        ("log", False),
+    ]
+    assert file.read_text() == "max_queue = 7\n"
 
 
 def test_a_symbolic_link_to_the_file_is_kept(file: Path, tmp_path: Path) -> None:
