@@ -74,7 +74,8 @@ class PendingCauses:
         cause = self._short(key)
         if cause == "compiling":
             job = self._compiling[key]
-            return f"a worker is compiling it ({human_seconds(max(0.0, time.time() - job.began))} so far{job.said()})"
+            elapsed_s = max(0.0, time.time() - job.began)
+            return f"a worker is compiling it ({human_seconds(elapsed_s)} so far{job.said(elapsed_s)})"
         if isinstance(self._daemon, DaemonError):
             if self._daemon.code not in NOT_RUNNING:
                 return f"the daemon does not answer: {self._daemon.message}. `precompiled doctor` says what to do"

@@ -112,7 +112,7 @@ def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:
     if not worker["job"]:
         return ""
     found = next((UnderWay(**job) for job in jobs if job["worker"] == worker["pid"]), None)
-    said = found.said() if found is not None and found.key == worker["job"] else ""
+    said = found.said(worker["job_s"]) if found is not None and found.key == worker["job"] else ""
     return f"{worker['pid']} compiles {worker['job'][:12]} for {human_seconds(worker['job_s'])}{said}"
 
 

@@ -280,7 +280,7 @@ def _progress(elapsed_s: float, job: UnderWay | None) -> tuple[str, str]:
         return human_seconds(elapsed_s), ""
     built, kernels = job.kernels
     phase = job.phase + (f" {built:,}/{kernels:,}" if kernels else "")
-    if not job.estimate_s:
+    if not job.estimate_s or elapsed_s > job.estimate_s:
         return human_seconds(elapsed_s), phase
     full = min(BAR, round(BAR * elapsed_s / job.estimate_s))
     return f"{'█' * full}{'░' * (BAR - full)} {elapsed_s:.0f}/{job.estimate_s:.0f} s", phase

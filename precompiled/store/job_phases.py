@@ -101,11 +101,12 @@ class UnderWay:
     estimate_s: float | None
     kernels: tuple[int, int] = (0, 0)
 
-    def said(self) -> str:
+    def said(self, elapsed_s: float) -> str:
         """The text that follows the elapsed time in messages: `` of about 35.0 s, C++ compilers, 64 of 120
-        kernels``.
+        kernels``. Without the estimate once the job has taken longer.
         """
-        of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
+        estimate_s = self.estimate_s or 0.0
+        of = f" of about {human_seconds(estimate_s)}" if elapsed_s < estimate_s else ""
         built, all_kernels = self.kernels
         kernels = f", {built:,} of {format_count(all_kernels, 'kernel')}" if all_kernels else ""
         return of + (f", {self.phase}" if self.phase else "") + kernels

@@ -169,6 +169,8 @@ def test_the_job_of_a_worker_is_a_line_of_its_own(capsys: pytest.CaptureFixture[
     *_, last = lines = capsys.readouterr().out.splitlines()
     assert last == "7 compiles abababababab for 3.1 s of about 6.3 s, C++ compilers, 0 of 3 kernels"
     assert len(lines) == 6 and max(map(len, lines)) <= 80
+    status._show_workers({"workers": [{**worker, "job_s": 9.0}], "jobs": [job]})
+    assert "for 9.0 s, C++ compilers, 0 of 3 kernels" in capsys.readouterr().out, "longer than the estimate"
 
 
 @pytest.mark.parametrize(

@@ -408,18 +408,19 @@ def test_second_read_parses_only_changed_files(tmp_path: Path, monkeypatch: pyte
     assert len(read) == 1
     record.phase("AOTAutograd")
     (job,) = job_phases.under_way(tmp_path)
-    assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None and job.said() == ", AOTAutograd"
+    assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None and job.said(0.0) == ", AOTAutograd"
     record.phase("C++ compilers")
     for built in range(401):
         record.kernels(built, 400)
     (job,) = job_phases.under_way(tmp_path)
-    assert job.said() == ", C++ compilers, 400 of 400 kernels"
+    assert job.said(0.0) == ", C++ compilers, 400 of 400 kernels"
     (file,) = (tmp_path / job_phases.JOBS).iterdir()
     assert file.read_text().count('"kernels"') == 101, "each hundredth"
     record.end("published", "")
     of_worker.begin("2", "cd" * 32, "f", 1, 0.0)
     (job,) = job_phases.under_way(tmp_path)
-    assert job.id == "2" and job.estimate_s is not None and job.said().startswith(" of about ")
+    assert job.id == "2" and job.estimate_s is not None and job.said(0.0).startswith(" of about ")
+    assert "about" not in job.said(job.estimate_s + 1.0), "the estimate was wrong"
 
 
 def test_worker_starts_a_new_file_after_the_store_was_cleared(tmp_path: Path) -> None:
