@@ -25,6 +25,12 @@ problem: str | None = None
 # When torch's import began, in seconds since the epoch. 0 if this file did not see the import.
 torch_began = 0.0
 
+# If Python is still starting: the clocks CLOCK_REALTIME_COARSE and CLOCK_BOOTTIME, and the modules loaded so far.
+# core/files.py compares the files of modules that are loaded later with these times.
+at_start: tuple[float, float, dict[str, object]] | None = None
+
+_COARSE = 5  # CLOCK_REALTIME_COARSE (linux/time.h), by which Linux stamps files. The module `time` does not name it.
+
 _state = "off"  # off | waiting | fired
 # Contains the finder that waits for torch. Only the thread that pops the finder routes torch.compile.
 _waiting: list = []
@@ -37,6 +43,7 @@ def install() -> None:
         return
     if _state != "off":
         return
+    _note_start()
     if "CUDA_MADE_UP" in os.environ:
         _make_up_devices()
     if "PRECOMPILED_CAPTURE" in os.environ:
@@ -161,6 +168,29 @@ def _fire() -> None:
         _route()
 
 
+def _note_start() -> None:
+    """Set `at_start` if the interpreter itself is importing `site`, so no code of the program has run yet.
+
+    A program can also call this hook, or can call `site`, which then runs .pth files. In these cases the outermost
+    frame belongs to the program, or is not the body of `site`.
+    """
+    global at_start  # noqa: PLW0603
+    outermost = None
+    frame = sys._getframe()
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith("<frozen importlib"):
+            outermost = frame
+        frame = frame.f_back  # type: ignore[assignment]
+    site = sys.modules.get("site")
+    if outermost is None or site is None or outermost.f_code.co_name != "<module>":
+        return
+    if outermost.f_globals is getattr(site, "__dict__", None):
+        try:
+            at_start = time.clock_gettime(_COARSE), time.clock_gettime(time.CLOCK_BOOTTIME), dict(sys.modules)
+        except OSError:
+            pass  # a sandbox without these clocks
+
+
 def _make_up_devices() -> None:
     """Simulate a GPU in a process of `--target` (docs/guides/targets.md). If the simulation fails, end the process."""
     from precompiled import parts
@@ -208,7 +238,10 @@ def _route() -> None:
     try:
         from precompiled import routing
         from precompiled.client.process import PROCESS
+        from precompiled.core import files
 
+        if at_start is not None:
+            files.note_hook(*at_start)
         PROCESS.torch_imported = (torch_began, time.time() if torch_began else 0.0)
         routing.on_torch_imported()
     except Exception as error:  # noqa: BLE001 - no failure of precompiled's may reach the program's `import torch`

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from precompiled.cli import pth
 from precompiled.core import python_path
 from precompiled.version import OFF
 
 ROOT = Path(__file__).resolve().parents[1]
+INSTALL = "import precompiled.bootstrap as b; b.install()"
 STATE = """
 import json, sys
 b = sys.modules.get("precompiled.bootstrap")
@@ -137,6 +139,58 @@ def test_other_values_do_not_switch_the_hook_off(value: str) -> None:
 def test_switch_is_read_at_install_too(value: str) -> None:
     code = f"import os; os.environ['PRECOMPILED'] = '{value}'; import precompiled.bootstrap as b; b.install()"
     assert state(code, hook=False)["state"] == "off"
+
+
+# ---------------------------------------------------------------- the time at which Python starts
+
+AT_START = """
+import sys, time
+b = sys.modules["precompiled.bootstrap"]
+if b.at_start is None:
+    print(None, b.state())
+else:
+    wall, booted, modules = b.at_start
+    print(abs(time.time() - wall) < 60, 0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - booted < 60, end=" ")
+    print(*sorted({"early", "late", "os", "site"} & set(modules)))
+"""
+
+
+def test_hook_records_its_time_and_the_modules_that_were_loaded_before(tmp_path: Path) -> None:
+    late = site_folder(tmp_path, "import late\n")
+    (late / "late.py").touch()
+    assert python(AT_START, late).stdout.split() == ["True", "True", "os", "site"]
+    early = site_folder(tmp_path, "import early, precompiled.bootstrap as b\nb.install()\n", "first")
+    (early / "early.py").touch()
+    assert python("import late" + AT_START, early, late, hook=False).stdout.split() == [
+        "True",
+        "True",
+        "early",
+        "os",
+        "site",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "flags"),
+    [
+        (INSTALL, ()),
+        (INSTALL, ("-S",)),
+        ("import precompiled; precompiled.enable()", ()),
+        ("import site, sys; site.addsitedir(sys.argv[1])", ()),
+        ("import site, sys; site.addsitedir(sys.argv[1])", ("-S",)),
+        ("import sys; del sys.modules['site'], sys.modules['sitecustomize']; import site", ()),
+        (f"import threading; t = threading.Thread(target=exec, args=({INSTALL!r},)); t.start(); t.join()", ()),
+    ],
+)
+def test_hook_that_runs_later_records_nothing(tmp_path: Path, code: str, flags: tuple[str, ...]) -> None:
+    """A program has loaded files before it calls the hook, or calls `site`, which then runs the hook."""
+    folder = site_folder(
+        tmp_path, "import sys\nif hasattr(sys, 'go'): import precompiled.bootstrap as b; b.install()\n"
+    )
+    (folder / "hook.pth").write_text(pth.LINE)
+    code = f"import sys; sys.go = True; sys.argv[1:] = [{str(folder)!r}]\n{code}"
+    found = python(code + AT_START, folder, flags=flags, hook=False)
+    assert (found.stdout, found.stderr) == ("None waiting\n", "")
 
 
 # ---------------------------------------------------------------- ways to import torch

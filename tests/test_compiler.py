@@ -225,7 +225,9 @@ def test_module_that_exits_on_import_does_not_end_the_worker(
     """A user's module may parse the command line, which differs in a worker, and exit. The worker must survive."""
     (tmp_path / "precompiled_leaving.py").write_text(LEAVING)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if the module were older than the process
+    monkeypatch.setattr(
+        user_modules, "earliest_load", lambda *_: math.inf
+    )  # as if the module were older than the process
     twice = importlib.import_module("precompiled_leaving").twice
     (found,) = captures(lambda x: twice(x) + 1, X)
     assert list(found.program.modules) == ["precompiled_leaving"]
@@ -243,7 +245,9 @@ def test_failure_names_the_operator_that_a_function_defines_after_the_import(
     """A test often defines its operator in the test function. A worker imports the test's module, but runs no test."""
     (tmp_path / "precompiled_late.py").write_text(LEAVING.replace("precompiled_leaving", "precompiled_late"))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if the module were older than the process
+    monkeypatch.setattr(
+        user_modules, "earliest_load", lambda *_: math.inf
+    )  # as if the module were older than the process
     twice = importlib.import_module("precompiled_late").twice
     (found,) = captures(lambda x: twice(x) + 1, X)
     program = json.loads(found.program.to_bytes())

@@ -20,7 +20,7 @@ from typing import Any
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.core import interruptions, kernel
-from precompiled.core.files import process_start
+from precompiled.core.files import launch_time
 from precompiled.core.paths import TIMELINE_VARIABLE
 from precompiled.core.spans import SECOND_CALL, Span
 from precompiled.store import lines, run_records
@@ -249,7 +249,7 @@ class RunRecord:
                 "executable": sys.executable,
                 "directory": os.getcwd(),
                 "began": time.time(),
-                "launched": 0.0 if self._forked else process_start(),
+                "launched": 0.0 if self._forked else launch_time(),
                 "torch": PROCESS.torch_imported,
                 "timeline": os.path.basename(os.environ.get(TIMELINE_VARIABLE, ""))[:64],
                 "is_worker": here.ranks == 1 and _program_pid() != os.getpid(),

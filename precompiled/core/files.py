@@ -1,4 +1,6 @@
-"""Determines a file's owner (Python, torch, an installed package, precompiled or the user) and save time."""
+"""Determines a file's owner (Python, torch, an installed package, precompiled or the user), its save time, and whether
+it was saved before this process loaded it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ import site
 import stat
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from precompiled.core import kernel
+from precompiled.core.looks import namespace_of
 
 _Frame = TypeVar("_Frame")
 
@@ -78,17 +81,21 @@ def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> 
     return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])
 
 
+_ROUNDING_S = 1e-6  # more than the rounding error of a time in seconds since the epoch
+_START_UP_S = 1.0  # Python needs less time to start. If more time has passed, another program ran before Python.
 _FORKED = 0x40  # PF_FORKNOEXEC: forked without a later exec (linux/sched.h)
 
 
 @cache
 def process_start() -> float:
-    """Return when this program started, in seconds since the epoch, with the precision of a clock tick.
+    """Return when this process was forked, in seconds since the epoch, with the precision of a clock tick.
 
-    If a file was saved later, this process may have loaded an earlier version of the file. A fork's child has the
-    modules of its parent, so the result is the parent's start. If the parent has ended, the result is the start of the
-    process that adopted the child. (It is earlier, which is safe.) psutil's time is less precise, because it depends on
-    the boot time in whole seconds.
+    This process has loaded no file before this time. A fork's child has the modules of its parent, so the result is the
+    parent's start. If the parent has ended, the result is the start of the process that adopted the child. (It is
+    earlier, which is safe.) psutil's time is less precise, because it depends on the boot time in whole seconds.
+
+    A shell may run for hours before it executes Python in its own process (``exec python main.py``). Linux does not
+    record the time of the exec, so the result is the shell's start. ``earliest_load`` knows better.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:
@@ -98,6 +105,59 @@ def process_start() -> float:
     tick = 1 / os.sysconf("SC_CLK_TCK")
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started * tick
     return time.time() - age + tick
+
+
+class _Hook(NamedTuple):
+    """What the hook recorded while Python started: a time, and the names and files of the modules that were loaded."""
+
+    time: float
+    modules: frozenset[str]
+    files: frozenset[str]
+
+
+_hook: _Hook | None = None
+
+
+def note_hook(wall: float, booted: float, modules: Mapping[str, object]) -> None:
+    """Record what the hook saw while Python started, before any code of the program ran (bootstrap.py).
+
+    ``wall`` and ``booted`` are the hook's time by the clock of file times and since the boot. If the clock was set in
+    between, the earlier of both results is safe: a file that was saved after the hook has a later time.
+    """
+    global _hook  # noqa: PLW0603
+    converted = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - booted)
+    named = (namespace_of(module).get("__file__") for module in modules.values())
+    # The program's code is loaded into the module __main__, which the interpreter creates before it runs the hook.
+    _hook = _Hook(
+        min(wall, converted) - _ROUNDING_S,
+        frozenset(modules) - {"__main__"},
+        frozenset(os.path.realpath(file) for file in named if type(file) is str),
+    )
+
+
+def hook_time() -> float | None:
+    """Return when the hook ran while Python started, in seconds since the epoch. None if it did not run then."""
+    return None if _hook is None else _hook.time
+
+
+def earliest_load(module: str, path: str) -> float:
+    """Return a time before which this process loaded no version of a module's file, in seconds since the epoch.
+
+    If the file was saved later, this process may have loaded an earlier version. For modules that were loaded before
+    the hook, the result is the start of the process. For other modules, the result is the time of the hook.
+    """
+    if _hook is None or module in _hook.modules or os.path.realpath(path) in _hook.files:
+        return process_start()
+    return _hook.time
+
+
+def launch_time() -> float:
+    """Return when Python started in this process, for display.
+
+    ``process_start`` is more precise, unless another program ran in this process before Python.
+    """
+    started = process_start()
+    return started if _hook is None or _hook.time - started < _START_UP_S else _hook.time
 
 
 def save_time(path: str) -> float:

@@ -101,7 +101,7 @@ class SourceFiles:
         # LOOK_S limits how often the files are checked, because a first call has many frames, and a program has many
         # files
         if now - self._looked > LOOK_S:
-            self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
+            self._texts = [(name, self._content(name, path)) for name, path in sorted(self._files.items())]
             self._looked, self._digest = now, None
         texts, others = [*main, *self._texts], [sorted(self._generated.items()), sorted(self._installed.items())]
         if main or self._digest is None:
@@ -168,11 +168,10 @@ class SourceFiles:
                     self._files[name] = path
             elif not (name in self._installed or name in self._aside or files.is_standard(path) or files.is_ours(path)):
                 status = _status(path)
-                if files.save_time(path) > files.process_start():
-                    raise _saved(path)
+                _check_save_time(name, path)
                 self._installed[name] = path, *_size_and_time(status)
 
-    def _content(self, path: str) -> Text:
+    def _content(self, name: str, path: str) -> Text:
         """The text of a module. Raises NotPortable if the file may differ from the loaded text."""
         now = _status(path)
         read = self._own.get(path)
@@ -180,8 +179,7 @@ class SourceFiles:
             if _size_and_time(read[0]) != _size_and_time(now):
                 raise NotPortable(f"{path} was saved while this process ran", code="package-program")
             return read[1]
-        if files.save_time(path) > files.process_start():
-            raise _saved(path)
+        _check_save_time(name, path)
         # Extension modules are not read, because they may have any size.
         if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
             text = Text(None, digest_of(_size_and_time(now)))
@@ -220,7 +218,7 @@ def _is_generated(name: str, path: str) -> bool:
     try:
         if os.path.dirname(path) in map(os.path.abspath, found_in):
             return False
-        return files.save_time(path) > files.process_start()
+        return files.save_time(path) > files.earliest_load(name, path)
     except OSError as error:  # the file was removed
         interruptions.pass_on(error)
         return True
@@ -245,8 +243,10 @@ def _shown(value: object, module: ModuleType) -> object:
     return type(value).__qualname__, sorted(code_digest(code) for code in codes_of(value))
 
 
-def _saved(path: str) -> NotPortable:
-    return NotPortable(f"{path} was saved after this process started", code="package-program")
+def _check_save_time(name: str, path: str) -> None:
+    """Raise NotPortable if this process may have loaded an earlier version of a module's file."""
+    if files.save_time(path) > files.earliest_load(name, path):
+        raise NotPortable(f"{path} was saved after this process started", code="package-program")
 
 
 def _status(path: str) -> os.stat_result:

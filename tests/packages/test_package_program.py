@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support_host import Host
+from support_host import TIMEOUT_S, Host
 from support_packages import run_program, tells_what_ran
 
+from precompiled.cli import pth
+from precompiled.core import kernel, python_path
 from precompiled.packages.function_report import OTHER_PROGRAMS
 
 pytestmark = pytest.mark.integration
@@ -256,6 +265,80 @@ def test_file_saved_after_it_was_loaded_prevents_packages(shared_host: Host, fol
     assert found[:2] == ["traced", "package-program"] and "library.py was saved after this process started" in found[2]
     assert run(shared_host, folder, PRECOMPILED_PACKAGES="function")[0] == "recorded"
     assert run(shared_host, folder, PRECOMPILED_PACKAGES="function")[0] == "used"
+
+
+def run_after_a_shell(host: Host, folder: Path, file: str, *command: str, **extra: str) -> list[Any]:
+    """Run ``command`` as containers start programs: a shell writes a file, then executes the command in its process.
+
+    The shell writes the file when the process is some clock ticks old.
+    """
+    script = 'read -r _ && cat "$0" > copy && mv copy "$0" && exec "$@"'
+    settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
+    shell = subprocess.Popen(
+        ["bash", "-c", script, file, *command],
+        cwd=folder,
+        env=host.environment({"PYTHONPATH": str(folder), **settings, **extra}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        stat = kernel.stat_of(shell.pid)
+        assert stat is not None
+        while time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") < stat.started + 5:
+            pass
+        output, errors = shell.communicate("go\n", TIMEOUT_S)
+    finally:
+        shell.kill()
+    assert shell.returncode == 0, errors[-3000:]
+    (found,) = json.loads(output.splitlines()[-1])
+    return list(found)
+
+
+def python_with_hook(folder: Path) -> str:
+    """Create a virtual environment with the installed packages and with the .pth file of `precompiled enable`."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    (site / "a_sources.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    pth.write(site)
+    return str(folder / "bin" / "python")
+
+
+def test_packages_are_recorded_if_a_shell_writes_a_module_and_then_executes_python(
+    shared_host: Host, folder: Path
+) -> None:
+    ways = {
+        "alpha=3.5": [sys.executable, "-m", "precompiled", "run", "--", sys.executable, "main.py"],
+        "alpha=4.5": [python_with_hook(folder / "environment"), "main.py"],
+    }
+    for edited, command in ways.items():
+        text = (folder / "library.py").read_text()
+        (folder / "library.py").write_text(re.sub(r"alpha=[\d.]+", edited, text))
+        found = run_after_a_shell(shared_host, folder, "library.py", *command)
+        assert found[0] == "recorded", found
+        assert run_after_a_shell(shared_host, folder, "library.py", *command)[0] == "used"
+
+
+def test_module_that_python_loads_before_the_hook_may_differ_from_its_file(shared_host: Host, folder: Path) -> None:
+    python = python_with_hook(folder / "environment")
+    (site,) = (folder / "environment" / "lib").glob("python*/site-packages")
+    (site / "a_early.pth").write_text("import early\n")
+    (folder / "early.py").write_text("VALUE = 1\n")
+    found = run_after_a_shell(shared_host, folder, "early.py", python, "main.py")
+    assert found[:2] == ["traced", "package-program"] and "early.py was saved after this process started" in found[2]
+
+
+@pytest.mark.parametrize("place", ["program", "hook"])
+def test_module_saved_after_the_hook_may_differ_from_its_file(shared_host: Host, folder: Path, place: str) -> None:
+    """``place``: what switches the hook on. The program's own ``precompiled.enable()`` does not know when Python
+    started in this process, so a file that the shell wrote counts as saved later.
+    """
+    saved = "import os\nos.utime('library.py')\n" if place == "hook" else ""
+    (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{saved}"))
+    hook = python_path.with_hook({"PYTHONPATH": str(folder)}) if place == "hook" else {}
+    found = run_after_a_shell(shared_host, folder, "library.py", sys.executable, "main.py", **hook)
+    assert found[:2] == ["traced", "package-program"] and "library.py was saved after this process started" in found[2]
 
 
 @pytest.mark.slow

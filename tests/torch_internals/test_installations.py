@@ -72,7 +72,7 @@ def test_installation_is_in_the_digest_of_modules_that_import_it(
     (tmp_path / "imports_installed.py").write_text("import installed_ops\n")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(user_modules, "_INSTALLED", (str(site),))
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
+    monkeypatch.setattr(user_modules, "earliest_load", lambda *_: math.inf)
     for module in ("installed_ops", "imports_installed"):
         install()
         first = user_modules.modules_digest([module])

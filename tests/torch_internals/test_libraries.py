@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import support_library_ops
 import torch
 
+from precompiled.core import files
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import call_targets
 from precompiled.torch_internals.user_code import custom_ops, dispatcher_registrations, shared_libraries
@@ -38,7 +41,7 @@ def started_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shared_libraries.content_digest.cache_clear()
     shared_libraries._digest.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(shared_libraries, "process_start", lambda: math.inf)
+        patch.setattr(shared_libraries, "_earliest_load", lambda _: math.inf)
         yield
     shared_libraries.content_digest.cache_clear()
     shared_libraries._digest.cache_clear()
@@ -75,6 +78,21 @@ def test_library_built_after_the_process_started_is_refused(extension: Path) -> 
     with pytest.raises(Bypass, match="was saved after this process started") as refused:
         shared_libraries.digest(str(extension), code="custom-op")
     assert refused.value.code == "custom-op-edited"
+
+
+def test_library_loaded_after_torch_was_loaded_after_the_hook(extension: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell may build the library and then execute Python in its own process, so the library is newer than the
+    process. The executable and its libraries may have been loaded before the hook.
+    """
+    (libc,) = (path for path in shared_libraries._loaded(shared_libraries._changes()) if "/libc.so" in path)
+    python = os.path.realpath(sys.executable)
+    hook = files._Hook(math.inf, frozenset({"sys"}), frozenset())
+    monkeypatch.setattr(files, "_hook", hook)
+    assert shared_libraries._earliest_load(str(extension)) == math.inf
+    for path in (libc, python, str(extension.parent / "not_loaded.so")):
+        assert shared_libraries._earliest_load(path) == files.process_start()
+    monkeypatch.setattr(files, "_hook", hook._replace(modules=frozenset({"torch._C"})))
+    assert shared_libraries._earliest_load(str(extension)) == files.process_start()
 
 
 @pytest.mark.usefixtures("started_later")

@@ -23,7 +23,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
     (tmp_path / "held_by_a_pass.py").write_text("NAME = 'tan'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("precompiled.torch_internals.user_code.user_modules.process_start", lambda: float("inf"))
+    monkeypatch.setattr("precompiled.torch_internals.user_code.user_modules.earliest_load", lambda *_: float("inf"))
     found = importlib.import_module("held_by_a_pass")
     monkeypatch.delitem(sys.modules, "held_by_a_pass")
     monkeypatch.setitem(sys.modules, "held_by_a_pass", found)

@@ -51,7 +51,7 @@ def _(x: torch.Tensor, label: Label) -> torch.Tensor:
 
 
 def test_object_is_described_by_its_class_and_made_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
+    monkeypatch.setattr(user_modules, "earliest_load", lambda *_: math.inf)
     mode = input_metadata.new_fake_mode()
     modules: dict[str, str] = {}
     names = [opaque_inputs.encode(maybe_to_fake_obj(mode, Label(value)), 0, modules) for value in ("first", "second")]

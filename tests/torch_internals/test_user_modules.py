@@ -53,7 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # The files are newer than the process. Without this patch, they would be refused.
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
+    monkeypatch.setattr(user_modules, "earliest_load", lambda *_: math.inf)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
         del sys.modules[name]
@@ -113,7 +113,7 @@ def test_modules_that_are_not_imported_do_not_count(project: Path) -> None:
 def test_file_saved_after_the_process_started_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("pc_main")
     now = time.time()
-    monkeypatch.setattr(user_modules, "process_start", lambda: now + 0.02)
+    monkeypatch.setattr(user_modules, "earliest_load", lambda *_: now + 0.02)
     user_modules.modules_digest(["pc_main"])
     while time.time() < now + 0.04:  # Linux stamps files with the last clock tick, up to 10 ms ago
         pass

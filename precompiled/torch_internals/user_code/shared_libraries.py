@@ -17,6 +17,7 @@ import hashlib
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 
 from precompiled.core.errors import Bypass
-from precompiled.core.files import is_really_torchs, process_start, save_time
+from precompiled.core.files import earliest_load, is_really_torchs, process_start, save_time
 
 # The functions that a library calls to register operators: the constructor of torch::Library, or of torch's stable ABI.
 _REGISTERING = (b"_ZN5torch7LibraryC", b"aoti_torch_library_init_")
@@ -82,10 +83,23 @@ def content_digest(path: str) -> str:
 
     Raises OSError, and Bypass "custom-op-edited" if the file may have changed since it was loaded.
     """
-    if save_time(path) > process_start():
+    if save_time(path) > _earliest_load(path):
         raise Bypass(f"{os.path.basename(path)} was saved after this process started", code="custom-op-edited")
     with _content(path) as content:
         return hashlib.sha256(content).hexdigest()
+
+
+def _earliest_load(path: str) -> float:
+    """Return a time before which this process loaded no version of a library, in seconds since the epoch.
+
+    The loader lists libraries in the order of their loading. So a library that follows torch's extension module was
+    loaded after that module, and the hook ran before that. Any other library may be as old as the process.
+    """
+    loaded = _loaded(_changes())
+    torchs = os.path.realpath(sys.modules["torch._C"].__file__ or "")
+    if path in loaded and torchs in loaded[: loaded.index(path)]:
+        return earliest_load("torch._C", torchs)
+    return process_start()
 
 
 def _with_needed(path: str, code: str, changes: int) -> set[str]:

@@ -31,7 +31,7 @@ import torch
 
 from precompiled.core import interruptions
 from precompiled.core.errors import Bypass
-from precompiled.core.files import process_start, save_time
+from precompiled.core.files import earliest_load, save_time
 from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import installations, shared_libraries, user_values
 
@@ -136,7 +136,8 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
             )
             state.update(f"{path.name} {found}\n".encode())
             continue
-        if save_time(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
+        linked = os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)
+        if save_time(linked) > earliest_load(name, linked):
             # The process may have loaded the file before or after this save, so the digest of the loaded code is
             # unknown.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
