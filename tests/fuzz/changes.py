@@ -108,19 +108,21 @@ def check(host: Host, first: int, number: int, task: str = "ours", each: int = C
     _run(host, folder, [(name, changes[:1]) for name, changes in cases], task)
     answers = _run(host, folder, cases, task)
     doubtful = [
-        case
-        for case, answer in zip(cases, answers, strict=True)
-        if any(not _is_equal(one["eager"], one["got"]) for one in answer)
+        (name, differing)
+        for (name, changes), answer in zip(cases, answers, strict=True)
+        if (differing := [change for change, one in zip(changes, answer, strict=True) if _differs(one)])
     ]
-    plain = dict(zip([name for name, _ in doubtful], _run(host, folder, doubtful, "plain"), strict=True))
+    plain = {
+        name: iter(answer) for (name, _), answer in zip(doubtful, _run(host, folder, doubtful, "plain"), strict=True)
+    }
     counts = Counts()
     for (name, changes), answer in zip(cases, answers, strict=True):
-        others = plain.get(name, answer)
         counts.again["used" if answer[0]["used"] else "traced"] += 1
-        for change, one, other in zip(changes, answer, others, strict=True):
+        for change, one in zip(changes, answer, strict=True):
             rows = ["changes", "used" if one["used"] else "traced"]
             rows += ["result changed"] * (one["eager"] != answer[0]["eager"])
-            if not _is_equal(one["eager"], one["got"]):
+            if _differs(one):
+                other = next(plain[name])
                 # A program that raises in eager mode, and that replaced a function that Dynamo itself calls, breaks
                 # Dynamo at different places with and without packages.
                 raises = all(text.startswith("raised") for text in (one["eager"], one["got"], other["got"]))
@@ -132,6 +134,10 @@ def check(host: Host, first: int, number: int, task: str = "ours", each: int = C
             if change is not NOTHING:
                 counts.rows.update(rows)
     return counts
+
+
+def _differs(answer: dict[str, Any]) -> bool:
+    return not _is_equal(answer["eager"], answer["got"])
 
 
 def _is_equal(one: str, other: str) -> bool:
@@ -146,6 +152,8 @@ def _run(
 ) -> list[list[dict[str, Any]]]:
     if not cases:
         return []
+    changes = sum(len(changes) for _, changes in cases)
+    print(f"{task}: {changes:,} runs of {len(cases)} programs", file=sys.stderr, flush=True)
     spec = folder / f"{task}.json"
     spec.write_text(json.dumps({"folder": str(folder), "programs": cases, "task": task}))
     settings = {"PRECOMPILED": str(int(task == "ours")), "PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait"}
