@@ -1,8 +1,10 @@
 """Prints a line about graphs that run eager because their compiled code is slower, for example::
 
-precompiled: 1 graph went back to eager: compiled code was slower (its calls took 28 ms, those of the earlier
-code 22 ms)
-precompiled: 1 graph stays eager (slower-than-eager); `precompiled explain` shows the times
+    precompiled: 1 graph went back to eager: compiled code was slower (its calls took 28 ms, those of the earlier
+    code 22 ms)
+    precompiled: 1 graph stays eager (slower-than-eager); `precompiled explain` shows the times
+
+A process prints at most MAX_LINES of these lines.
 """
 
 from __future__ import annotations
