@@ -3,7 +3,8 @@
 A program that turns into a daemon closes all descriptors (``os.closerange(3, 256)``), including precompiled's. The
 files that the program opens next get the same numbers. Before each use, a ``GuardedSocket`` checks that its descriptor
 still refers to the original socket. It compares ``SO_COOKIE``, which the kernel makes unique for each socket. If the
-cookies differ, the GuardedSocket behaves as closed, and does not touch the program's file.
+cookies differ, the GuardedSocket behaves as closed, and does not touch the program's file. In such a program, libzmq
+fails an assertion, and the library watchdog reads and closes the program's files, so clients use neither.
 
 Pipes and eventfds cannot be used, because they have no such cookie (all eventfds share one inode). Moreover, ``recv``
 and ``send`` fail on an ordinary file.

@@ -1,7 +1,7 @@
 """Implements ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER). Does no I/O.
 
 Neither side uses libzmq, because a failed assertion of libzmq ends the process. A peer of the daemon could cause this
-(docs/decisions/0056). A program that closes all descriptors could cause it, too (docs/decisions/0058).
+(docs/decisions/0056). A program that closes all descriptors could cause it, too (sockets.py).
 
 Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
 """

@@ -3,7 +3,8 @@
 Besides guards, packages compare the values that a trace read without guards (packages/dynamo/unguarded.py). That list
 of values may be incomplete, but every edit of the code changes a file. So by default, a package serves only processes
 with the same source files as the process that traced. The comparison of values then only has to distinguish inputs of
-one program. With ``packages = "function"``, only the comparison of values decides (decision 0017).
+one program. With ``packages = "function"``, only the comparison of values decides. A digest of only the function's
+module and its imports would not suffice, because any module can patch the function.
 
 What the digest covers:
 

@@ -1,4 +1,4 @@
-"""Takes and watches leases on keys (decision 0048).
+"""Takes and watches leases on keys.
 
 If several hosts lack a key's artifact or Triton kernel, one host takes the lease and compiles. The other hosts wait for
 the object.
@@ -13,7 +13,8 @@ the object.
 - A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Other hosts look only at the size of the
   lease, not at its content.
 - A lease is *dead* for a host if the host has seen the same size of the lease for ``ttl_s`` seconds. This host then
-  creates the next lease. So the clocks of two hosts are never compared.
+  creates the next lease. So the clocks of two hosts are never compared. (Each look at the bucket's clock would
+  be a request.)
 - A holder that finds a lease with a higher fence stops renewing its own lease. If the holder puts an artifact
   nevertheless, the remote has one more object for the same variant. This is harmless.
 - A lease is *empty* if its holder could not compile the key. Every host then compiles the key itself. If a host with

@@ -7,7 +7,8 @@ names of the sizes and numbers that its trace read. A call that uses the entry n
 The next trace first adds the noted values to Dynamo's history, and then the values that it reads itself.
 
 Until that trace, this file keeps the noted values. It cannot add them to the history earlier, because the history's
-keys (file, line, closure) come from the trace.
+keys (file, line, closure) come from the trace. Torch's stored profile (``TORCH_COMPILE_JOB_ID``) is unsuitable,
+because it contains the values of all earlier runs, and may make sizes symbolic even in a process's first trace.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
