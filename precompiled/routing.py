@@ -53,6 +53,9 @@ def route() -> None:
 
     routes.install(_serve, _leave, _went_around, _first_trace)
     _undo_by(routes.remove)
+    from precompiled.client import early_worker
+
+    early_worker.request_at_import(settings)
     if settings.has_helper:
         from precompiled import parts
 

@@ -87,11 +87,14 @@ class Tally(Message, frozen=True):
 
 
 class Expect(Message, frozen=True):
-    """Dynamo traces a graph and the store is empty, so a worker may start now. Best effort, no reply."""
+    """The store is empty, and a program has imported torch or Dynamo traces a graph. So a worker may start now. Best
+    effort, no reply.
+    """
 
     environment: Interpreter
     device: str  # as in Submit; the client guesses it
     store: str = ""  # as in Submit; the worker prepares its C++ builds in this store
+    tracing: bool = True  # whether Dynamo traces. A program that has only imported torch may never submit a graph
 
 
 class Status(Message, frozen=True):

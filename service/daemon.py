@@ -351,7 +351,10 @@ class Daemon:
                 self._last_work = time.monotonic()
                 with suppress(DeviceError):  # the graph's Submit will be rejected with this error
                     self._devices.visible(message.device)
-                    self._do(Expected(peer.uid, peer.gid, message.environment, message.device, message.store))
+                    expected = Expected(
+                        peer.uid, peer.gid, message.environment, message.device, message.store, message.tracing
+                    )
+                    self._do(expected)
             case wire.Tally():
                 self._metrics.tally(peer.uid, message)
             case wire.Status():

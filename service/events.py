@@ -19,7 +19,7 @@ class Limits:
     max_queue_per_uid: int = 500
     max_queue_bytes: int = 2 << 30  # queued graphs in the daemon's memory, all users; one user may have half of it
     job_timeout_s: float = 1800.0
-    yield_s: float = 4.0  # a background job runs at low priority for this long after its submit
+    yield_s: float = 1.0  # a background job runs at low priority for this long after its submit
     start_timeout_s: float = 300.0
     worker_idle_s: float = 900.0  # the last idle worker of a seat is stopped after this time
     idle_after_s: float = 5.0  # a worker without a job for this time may begin a job of idle priority
@@ -54,13 +54,17 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Expected:
-    """A client will probably submit a graph for this user, interpreter and device within seconds."""
+    """A client will probably submit a graph for this user, interpreter and device within seconds.
+
+    ``tracing``: Dynamo traces the graph. Otherwise, the client has imported torch.
+    """
 
     uid: int
     gid: int
     interpreter: wire.Interpreter
     device: str
     store: str = ""
+    tracing: bool = True
 
 
 @dataclass(frozen=True)

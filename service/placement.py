@@ -21,7 +21,7 @@ from precompiled.service.workers import Runner, Worker
 
 from precompiled import wire
 
-IDLE_YIELDS = 15  # a job of idle priority runs at low priority for this many times ``yield_s`` after its start
+IDLE_YIELDS = 60  # a job of idle priority runs at low priority for this many times ``yield_s`` after its start
 
 
 class Placement:
@@ -72,7 +72,7 @@ class Placement:
             bound = min(limits.worker_idle_s, limits.extra_idle_s) if extra else limits.worker_idle_s
             if now - worker.since >= bound:
                 if worker.jobs_done == 0:
-                    self._failures.got_no_job(worker.seat, now)
+                    self._failures.got_no_job(worker.seat, worker.tracing, now)
                 of_seats[worker.seat] -= 1
                 out.append(worker.stop("idle", now))
 
@@ -93,9 +93,11 @@ class Placement:
         seat = Seat.of(event.uid, event.device, event.interpreter)
         if any(worker.seat == seat for worker in self.workers.values()):
             return
-        if self._slots_used < self._limits.slots and self._room > 0 and self._failures.may_start_ahead(seat, now):
+        may = self._failures.may_start_ahead(seat, event.tracing, now)
+        if may and self._slots_used < self._limits.slots and self._room > 0:
             store = event.store if event.device == "cpu" else ""  # only CPU kernels need the C++ compiler
-            self._start(seat, event.gid, event.interpreter, now + self._limits.yield_s, now, out, store)
+            worker = self._start(seat, event.gid, event.interpreter, now + self._limits.yield_s, now, out, store)
+            worker.tracing = event.tracing
 
     # ------------------------------------------------ jobs to workers
 
@@ -245,10 +247,11 @@ class Placement:
         now: float,
         out: list[Instruction],
         store: str = "",
-    ) -> None:
+    ) -> Worker:
         worker = Worker(next(self._numbers), seat, interpreter, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields, store))
+        return worker
 
     def _start_yields_until(self, job: ScheduledJob) -> float:
         """The time until which a worker that is started for this job runs at low priority; 0 if a client waits for the

@@ -105,6 +105,7 @@ class Worker(Runner):
     _: KW_ONLY
     jobs_done: int = 0
     leaves: str = ""  # the reason for which it takes no further job, and stops once it has none
+    tracing: bool = True  # False if it was started because a program had imported torch
     makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker
 
     def may_overlap(self, job: ScheduledJob, limits: Limits) -> bool:

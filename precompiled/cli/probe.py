@@ -29,6 +29,9 @@ print("\\n" + json.dumps({
 
 _QUESTION_WITH_TORCH = """
 import json, sys
+if "precompiled.bootstrap" in sys.modules:
+    from precompiled.client import early_worker
+    early_worker.request_at_import = lambda settings: None  # this interpreter compiles nothing
 import torch
 bootstrap = sys.modules.get("precompiled.bootstrap")
 if bootstrap:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +82,8 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
     return reply
 
 
-def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """Send messages from this thread. After LINGER_S, drop the unsent messages."""
+def send_now(settings: Settings, messages: Sequence[wire.Tally | wire.Expect]) -> None:
+    """Send messages from this thread. After LINGER_S, drop the unsent messages. Raises no error."""
     until = time.monotonic() + LINGER_S
     try:
         import_messages()
@@ -94,6 +94,6 @@ def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
                     if left <= 0 or link.is_lost(time.monotonic()):
                         raise DaemonError("the daemon does not read", "Look into its log", code="no-reply")
                     link.wait(left)
-    except Exception as error:  # noqa: BLE001 - lost counts must not fail the end of a program
+    except Exception as error:  # noqa: BLE001 - a program works as well without these messages
         interruptions.pass_on(error)
-        log.info("counts were not sent: %s", error)
+        log.info("counts or an expected graph were not sent: %s", error)

@@ -45,21 +45,20 @@ class DaemonStarter:
                 self._starting = Starting(self._settings())
 
     def expect_graph(self) -> None:
-        """Start a daemon and a worker when Dynamo begins to trace and the store is empty (decision 0016)."""
+        """Start a daemon and a worker when Dynamo begins to trace and the store is empty (early_worker.py)."""
         if self._settings().mode not in ("eager", "wait") or not self._store.is_empty():
             return
         self.begin()
         if self._starting is None and not daemon_reachable(self._settings()):
             return  # no daemon runs, and this process may not start one
-        from precompiled import wire
+        from precompiled.client import early_worker
         from precompiled.graph import environment
 
-        without_gpu = self._settings().compile_without_gpu
         try:
-            interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
+            message = early_worker.message(self._settings(), environment.likely_device(), tracing=True)
         except PrecompiledError:
             return  # the graph's capture reports this error
-        self._connection.expect(wire.Expect(interpreter, device, str(self._store.root)))
+        self._connection.expect(message)
 
     def problem(self) -> DaemonError | None:
         """Return None if a daemon runs, else the reason why no daemon runs.

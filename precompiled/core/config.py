@@ -137,8 +137,8 @@ class Settings:
         "divided by `workers`",
     )
     yield_s: float = _setting(
-        4.0,
-        "how long after its submit a job yields CPU time to running programs; 15 times as long if the job's program "
+        1.0,
+        "how long after its submit a job yields CPU time to running programs; 60 times as long if the job's program "
         "already runs compiled code in pieces",
     )
     worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")

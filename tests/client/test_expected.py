@@ -1,8 +1,9 @@
-"""Tests of a worker that starts while the first graph is still being traced (docs/decisions/0016)."""
+"""Tests of a worker that starts before the first graph is submitted (docs/decisions/0016)."""
 
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
+from precompiled.client import early_worker
 from precompiled.client.connection import DaemonConnection
+from precompiled.core import python_path
 
 # The program traces a call of ``a_worker``, which returns once a worker exists, before any graph is submitted.
 PROGRAM = """
@@ -47,6 +50,25 @@ OF_A_HEADER = PROGRAM.replace(
 )
 
 
+# A program that imports torch, waits at most some seconds for a worker, and prints how many workers exist.
+THAT_IMPORTS_TORCH = """
+import sys, time
+import precompiled
+precompiled.enable()
+import torch
+from precompiled import wire
+from precompiled.client import ask
+from precompiled.client.process import PROCESS
+
+deadline = time.monotonic() + float(sys.argv[1])
+workers = []
+while not workers and time.monotonic() < deadline:
+    workers = ask.request(PROCESS.settings(), wire.Status()).workers
+    time.sleep(0.05)  # between two looks: nothing tells a client of a worker
+print(len(workers), "torch._dynamo" in sys.modules)
+"""
+
+
 def run(host: Host, wait_s: float, program: str = PROGRAM) -> str:
     return host.program("-c", program, str(wait_s)).ended()
 
@@ -72,6 +94,42 @@ def test_no_worker_starts_ahead_if_the_store_has_artifacts(host: Host) -> None:
     (host.root / "store").chmod(0o700)
     (host.root / "store" / "artifacts").chmod(0o700)
     assert run(host, 0.0) == "[0.0, 0.0] 0"
+
+
+@pytest.mark.integration
+def test_worker_starts_when_a_program_has_imported_torch(host: Host) -> None:
+    host.start_daemon()
+    assert host.program("-c", THAT_IMPORTS_TORCH, str(TIMEOUT_S), forked=False).ended() == "1 False"
+    assert run(host, TIMEOUT_S) == "[1.0, 1.0] 1"
+    assert [worker.jobs_done for worker in host.status().workers] == [1], "it is the one that the graph went to"
+
+
+@pytest.mark.integration
+def test_no_worker_starts_at_an_import_of_torch_if_nothing_will_be_compiled(host: Host) -> None:
+    host.start_daemon()
+    hooked = python_path.with_hook(host.environment())
+    for mode in ("lookup", "off"):
+        host.program("-c", "import torch", env={**hooked, "PRECOMPILED_MODE": mode}, forked=False).ended()
+    host.answer(hooked, "doctor", status=None)
+    assert host.status().workers == []
+    (host.root / "store" / "artifacts" / "something.0").mkdir(parents=True, mode=0o700)
+    host.program("-c", "import torch", env=hooked, forked=False).ended()
+    assert host.status().workers == []
+
+
+def test_no_worker_is_requested_at_the_import_of_torch_on_a_host_with_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "driver"
+    monkeypatch.setattr(early_worker, "GPU_DRIVERS", (str(driver),))
+    with running_daemon(tmp_path) as daemon:
+        driver.touch()
+        early_worker.request_at_import(daemon.settings)
+        assert not [thread for thread in threading.enumerate() if thread.name == "precompiled-request"]
+        driver.unlink()
+        early_worker.request_at_import(daemon.settings)
+        (worker,) = wait_until(lambda: daemon.status().workers)
+        assert worker.device == "cpu"
 
 
 def test_expectation_waits_for_a_starting_daemon_and_a_submit_replaces_it(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ class Host:
         )
         return self.tell(Submitted(b"client-" + message.id.encode(), uid, uid, message, blob))
 
-    def expect(self, *, uid: int = 1, env: str = "a", device: str = "cpu") -> list[Any]:
-        return self.tell(Expected(uid, uid, interpreter(env), device))
+    def expect(self, *, uid: int = 1, env: str = "a", device: str = "cpu", tracing: bool = True) -> list[Any]:
+        return self.tell(Expected(uid, uid, interpreter(env), device, tracing=tracing))
 
     def only(self, kind: type, said: list[Any] | None = None) -> Any:
         found = [item for item in (self.said if said is None else said) if isinstance(item, kind)]

@@ -47,7 +47,7 @@ def test_jobs_of_idle_priority_do_not_evict_each_others_workers_before_one_begin
 
 
 def test_a_job_of_idle_priority_runs_last_yields_and_takes_no_slot() -> None:
-    host = Host(slots=1, processes=4, yield_s=4.0)
+    host = Host(slots=1, processes=4, yield_s=1.0)
     host.warm()
     first = host.only(RunJob, host.submit("first"))
     host.submit("whole", idle=True)

@@ -111,9 +111,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.uid_of_id[message.id] = uid
         self.carry_out(Submitted(b"c", uid, uid, message, b"g"))
 
-    @rule(uid=st.integers(1, 3), env=st.sampled_from("xy"))
-    def expect(self, uid: int, env: str) -> None:
-        self.carry_out(Expected(uid, uid, interpreter(env), "cpu"))
+    @rule(uid=st.integers(1, 3), env=st.sampled_from("xy"), tracing=st.booleans())
+    def expect(self, uid: int, env: str, tracing: bool) -> None:
+        self.carry_out(Expected(uid, uid, interpreter(env), "cpu", tracing=tracing))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

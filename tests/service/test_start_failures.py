@@ -51,6 +51,17 @@ def test_a_worker_started_ahead_without_a_job_times_out_and_is_not_repeated() ->
     assert host.only(StartWorker, host.submit("k"))
 
 
+def test_a_worker_in_vain_for_an_import_of_torch_prevents_none_for_a_trace() -> None:
+    host = Host(worker_idle_s=900.0)
+    start = host.only(StartWorker, host.expect(tracing=False))
+    host.tell(WorkerReady(start.worker))
+    host.now += 901
+    assert host.only(StopWorker, host.tell(Tick())).worker == start.worker
+    host.tell(WorkerGone(start.worker, "idle"))
+    assert not host.expect(tracing=False), "no worker is started for an import again"
+    assert host.only(StartWorker, host.expect())
+
+
 def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_while() -> None:
     host = Host()
     first = host.only(StartWorker, host.submit("k"))
