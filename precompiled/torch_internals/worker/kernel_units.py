@@ -2,8 +2,8 @@
 
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
-namespace. A kernel whose code would change if it shared a unit gets a unit of its own. So a kernel's header, flags and
-machine code are the same as in torch's own build (docs/decisions/0015). Kernels that the store has are not built
+namespace. A kernel whose calls would change if it shared a unit gets a unit of its own. So a kernel's header, flags and
+calls are the same as in torch's own build, and mostly also its machine code (docs/decisions/0015). Kernels that the store has are not built
 (store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels and is built separately, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
@@ -50,12 +50,14 @@ MIN_KERNELS, MAX_KERNELS = 8, 64
 # GCC inlines less in a large translation unit, which makes kernels three times slower. A kernel in a unit of its own
 # never reaches this limit.
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
-# A kernel that calls one of these functions gets its own unit: GCC inlines a large function that one kernel calls, but
-# not one that several kernels of a unit call. With AVX2 instead of AVX512, WelfordHelper (batch norm) is large as well.
-# With AVX512, GCC does not inline welford_combine in some kernels that use WelfordHelper. But these kernels are as fast
-# as in a unit of their own (docs/decisions/0015).
+# GCC inlines a large function that one kernel calls, but not one that several kernels of a unit call.
+#
+# - Kernels that transpose: the attribute "flatten" makes GCC inline all their calls, as it does in a unit of their own.
+# - Kernels with WelfordHelper (batch norm): with AVX2 they get a unit of their own. With AVX512, GCC does not inline
+#   welford_combine in some of them. But these kernels are as fast as in a unit of their own (docs/decisions/0015).
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
-_LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
+_TRANSPOSES = re.compile(r"\btranspose_mxn\b")
+_DEFINITION = re.compile(r'^extern "C"(?=\s+void\s+kernel\()', re.MULTILINE)
 
 
 # Returns the files of the store that contain some of the kernels with these names.
@@ -138,6 +140,7 @@ class _Kernel(_Native):
         super().__init__(collector, kernel_name(argtypes, source))
         self.joins = _joins(source)
         self.text: str = _Text.load_pybinding(argtypes, source)
+        self.flattened = _TRANSPOSES.search(source) is not None
 
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -148,7 +151,9 @@ def _joins(source: str) -> bool:
 
     The kernel's only preprocessor directive must include the common header.
     """
-    if _LARGE.search(source):
+    if "WelfordHelper" in source and not _WIDE:
+        return False
+    if _TRANSPOSES.search(source) and not (is_gcc() and len(_DEFINITION.findall(source)) == 1):
         return False
     found = [text for text in _DIRECTIVE.findall(source) if not text.startswith("pragma ")]
     return found == ["include <torch/csrc/inductor/cpp_prefix.h>"] and source.count('extern "C"') == 1
@@ -163,7 +168,8 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
     includes: dict[str, None] = {}
     parts = []
     for kernel in kernels:
-        lines = kernel.text.splitlines()
+        text = _DEFINITION.sub('extern "C" __attribute__((flatten))', kernel.text) if kernel.flattened else kernel.text
+        lines = text.splitlines()
         # Inside a namespace, an include would declare its names in that namespace.
         includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
         own = "\n".join(line for line in lines if not line.lstrip().startswith("#include"))
