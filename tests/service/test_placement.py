@@ -61,9 +61,9 @@ def test_a_job_of_idle_priority_runs_last_yields_and_takes_no_slot() -> None:
     whole = host.only(RunJob, host.tell(Tick()))
     assert (whole.job.key, whole.yields_until) == ("whole", host.now + 60)
     start = host.only(StartWorker, host.submit("third"))
-    assert start.yields_until == host.now + 4, "the compile of idle priority takes no slot"
+    assert start.yields_until == host.now + 1, "the compile of idle priority takes no slot"
     third = host.only(RunJob, host.tell(WorkerReady(start.worker)))
-    assert (third.job.key, third.yields_until) == ("third", host.now + 4)
+    assert (third.job.key, third.yields_until) == ("third", host.now + 1)
     assert not [said for said in host.done(third) if isinstance(said, RunJob)], (
         "at most one job per slot runs at idle priority"
     )
@@ -72,13 +72,13 @@ def test_a_job_of_idle_priority_runs_last_yields_and_takes_no_slot() -> None:
 
 
 def test_a_client_without_compiled_code_ends_the_idle_priority_of_a_job() -> None:
-    host = Host(slots=1, yield_s=4.0)
+    host = Host(slots=1, yield_s=1.0)
     host.warm()
     host.now += 5
     whole = host.only(RunJob, host.submit("whole", idle=True))
     host.now += 10
     raised = host.only(SetPriority, host.submit("whole"))
-    assert (raised.worker, raised.yields_until) == (whole.worker, whole.yields_until - 60 + 4)
+    assert (raised.worker, raised.yields_until) == (whole.worker, whole.yields_until - 60 + 1)
     host.submit("whole", idle=True)
     assert host.all(SetPriority) == [raised], "no client lowers the priority"
     assert host.only(SetPriority, host.submit("whole", waiting=True)).yields_until == 0
