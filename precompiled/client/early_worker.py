@@ -1,7 +1,7 @@
 """Requests a worker before the first graph, while the store is empty (docs/decisions/0016).
 
-A worker needs seconds to import torch. So a process requests a worker twice: when it has imported torch, and when Dynamo
-begins the first trace (daemon_starter.py).
+A worker needs seconds to import torch. So a process requests a worker twice: when the process itself has imported
+torch, and when Dynamo begins the first trace (daemon_starter.py).
 """
 
 from __future__ import annotations

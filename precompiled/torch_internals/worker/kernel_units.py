@@ -3,8 +3,9 @@
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
 namespace. A kernel whose calls would change if it shared a unit gets a unit of its own. So a kernel's header, flags and
-calls are the same as in torch's own build, and mostly also its machine code (docs/decisions/0015). Kernels that the store has are not built
-(store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels and is built separately, as in torch.
+calls are the same as in torch's own build, and mostly also its machine code (docs/decisions/0015). Kernels that the
+store has are not built (store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels and is built
+separately, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
