@@ -51,11 +51,9 @@ def route() -> None:
         return
     from precompiled.torch_internals.client import inductor_route as routes
 
+    was_routed = is_routed()
     routes.install(_serve, _leave, _went_around, _first_trace)
     _undo_by(routes.remove)
-    from precompiled.client import early_worker
-
-    early_worker.request_at_import(settings)
     if settings.has_helper:
         from precompiled import parts
 
@@ -74,6 +72,10 @@ def route() -> None:
 
         triton_kernels.install(settings)
         _undo_by(triton_kernels.remove)
+    if not was_routed:
+        from precompiled.client import early_worker
+
+        early_worker.request(settings)
 
 
 def _undo_by(remove: Callable[[], None]) -> None:
@@ -89,7 +91,7 @@ def unroute() -> None:
         _undo.pop()()
 
 
-# The first graph imports the backend, so that a program that never compiles pays nothing.
+# The first graph imports the backend, so that a program that never compiles does not pay for it.
 
 
 def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:

@@ -162,7 +162,7 @@ class RunJob:
 
 @dataclass(frozen=True)
 class SetPriority:
-    """A client with a higher priority has joined the job that this worker runs."""
+    """A client with a higher priority has joined the job that this worker runs, or needs this spare worker."""
 
     worker: int
     yields_until: float = 0.0

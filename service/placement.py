@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from precompiled.service import shares
 from precompiled.service.cooldowns import Cooldowns
-from precompiled.service.events import Expected, Instruction, Limits, RunJob, StartWorker
+from precompiled.service.events import Expected, Instruction, Limits, RunJob, SetPriority, StartWorker
 from precompiled.service.job_queue import JobQueue
 from precompiled.service.job_states import Priority, ScheduledJob, Seat
 from precompiled.service.start_failures import StartFailures
@@ -21,7 +21,7 @@ from precompiled.service.workers import Runner, Worker
 
 from precompiled import wire
 
-IDLE_YIELDS = 60  # a job of idle priority runs at low priority for this many times ``yield_s`` after its start
+IDLE_YIELD_S = 60.0  # a job of idle priority runs at low priority for this many seconds after its start
 
 
 class Placement:
@@ -72,7 +72,7 @@ class Placement:
             bound = min(limits.worker_idle_s, limits.extra_idle_s) if extra else limits.worker_idle_s
             if now - worker.since >= bound:
                 if worker.jobs_done == 0:
-                    self._failures.got_no_job(worker.seat, worker.tracing, now)
+                    self._failures.got_no_job(worker.seat, now, spare=worker.is_spare)
                 of_seats[worker.seat] -= 1
                 out.append(worker.stop("idle", now))
 
@@ -89,15 +89,33 @@ class Placement:
         worker.makes_room = len(self._queue) > 0 and self._room <= 0
 
     def start_ahead(self, event: Expected, now: float, out: list[Instruction]) -> None:
-        """Start a worker for an expected graph, if a slot and a process are free."""
+        """Start a worker for an expected graph, if a slot and a process are free.
+
+        If the program has only imported torch, this is a *spare* worker, of which there is at most one. It takes no
+        slot and leaves room for one more process, because its seat may be wrong: a program can set OMP_NUM_THREADS
+        after the import, for example. It runs at low priority until ``claim``.
+        """
         seat = Seat.of(event.uid, event.device, event.interpreter)
+        spare = not event.tracing
         if any(worker.seat == seat for worker in self.workers.values()):
+            if not spare:
+                self.claim(seat, now + self._limits.yield_s, out)
             return
-        may = self._failures.may_start_ahead(seat, event.tracing, now)
+        if spare and (self._room < 2 or any(worker.is_spare for worker in self.workers.values())):
+            return
+        may = self._failures.may_start_ahead(seat, now, spare=spare)
         if may and self._slots_used < self._limits.slots and self._room > 0:
             store = event.store if event.device == "cpu" else ""  # only CPU kernels need the C++ compiler
-            worker = self._start(seat, event.gid, event.interpreter, now + self._limits.yield_s, now, out, store)
-            worker.tracing = event.tracing
+            yields = now + (self._limits.worker_idle_s if spare else self._limits.yield_s)
+            worker = self._start(seat, event.gid, event.interpreter, yields, now, out, store)
+            worker.is_spare = spare
+
+    def claim(self, seat: Seat, yields_until: float, out: list[Instruction]) -> None:
+        """A graph of this seat is traced or submitted, so the seat's spare worker is an ordinary worker from now on."""
+        for worker in self.workers.values():
+            if worker.is_spare and worker.seat == seat:
+                worker.is_spare = False
+                out.append(SetPriority(worker.number, yields_until))
 
     # ------------------------------------------------ jobs to workers
 
@@ -265,5 +283,5 @@ class Placement:
         The low priority also ends for idle jobs, because on a busy host a process at low priority may get no core.
         """
         if job.priority is Priority.IDLE:
-            return now + IDLE_YIELDS * self._limits.yield_s
+            return now + IDLE_YIELD_S if self._limits.yield_s > 0 else 0.0
         return self._start_yields_until(job)

@@ -186,6 +186,7 @@ class Scheduler:
         job.note_step("submit", now)
         self._flights.add(job, event)
         self._queue.add(job)
+        self._placement.claim(seat, self._placement.yields_until(job, now), out)
         out.append(Count(uid, "submitted"))
         out.append(Moved(message.id, message.key, uid, "queued", job.priority.name.lower()))
         self._assign_jobs(now, out)
@@ -316,7 +317,7 @@ class Scheduler:
     def _start_failed(self, worker: Worker, why: str, now: float, out: list[Instruction]) -> None:
         jobs = [job for job in self._queue.of(worker.seat.uid) if job.seat == worker.seat]
         if not jobs:
-            self._start_failures.failed_ahead(worker.seat, why, now)
+            self._start_failures.failed_ahead(worker.seat, why, now, spare=worker.is_spare)
             return
         text = f"No worker starts with {worker.interpreter.executable}: {why}"
         if self._start_failures.failed(worker.seat, text, now):

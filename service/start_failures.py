@@ -3,8 +3,8 @@
 - **Seats**: after two failed starts in a row within an hour, a seat is refused for a while. Its queued jobs fail, and
   its submits are rejected.
 - **Expected graphs**: if a worker that was started ahead of a graph fails or gets no job, no worker is started ahead
-  for its seat for a while. The seat's jobs are not refused. If such a worker gets no job after a program has imported
-  torch, workers may still be started for traces.
+  for its seat for a while. The seat's jobs are not refused. After a failure of a spare worker (placement.start_ahead),
+  only spare workers are refused.
 - **The host**: if it has no room for a process, no worker is started for a second. After 30 such starts in a row, the
   next one counts as a failure of its seat.
 """
@@ -29,14 +29,17 @@ class StartFailures:
         self._host_full = 0  # starts in a row for which the host had no room
         self._failed_once: Cooldowns[Seat] = Cooldowns()
         self._refused: Cooldowns[Seat] = Cooldowns()
-        self._in_vain: Cooldowns[tuple[Seat, bool]] = Cooldowns()  # the bool: events.Expected.tracing
+        self._in_vain: Cooldowns[Seat] = Cooldowns()
+        self._spare_in_vain: Cooldowns[Seat] = Cooldowns()
 
     def refusal(self, seat: Seat, now: float) -> Cooldown | None:
         return self._refused.find(seat, now)
 
-    def may_start_ahead(self, seat: Seat, tracing: bool, now: float) -> bool:
+    def may_start_ahead(self, seat: Seat, now: float, *, spare: bool) -> bool:
         """Whether a worker may be started before its first graph is submitted."""
-        return not (self._refused.find(seat, now) or self._in_vain.find((seat, tracing), now))
+        if spare and self._spare_in_vain.find(seat, now):
+            return False
+        return not (self._refused.find(seat, now) or self._in_vain.find(seat, now))
 
     def succeeded(self, seat: Seat) -> None:
         self._host_full = 0
@@ -60,17 +63,14 @@ class StartFailures:
         self._refused.start(seat, now + self._limits.start_refused_s, text)
         return True
 
-    def failed_ahead(self, seat: Seat, why: str, now: float) -> None:
-        self._starts_in_vain(seat, True, now + self._limits.start_refused_s, why)
+    def failed_ahead(self, seat: Seat, why: str, now: float, *, spare: bool) -> None:
+        (self._spare_in_vain if spare else self._in_vain).start(seat, now + self._limits.start_refused_s, why)
 
-    def got_no_job(self, seat: Seat, tracing: bool, now: float) -> None:
-        self._starts_in_vain(seat, tracing, now + EXPECTED_IN_VAIN_S, "idle")
-
-    def _starts_in_vain(self, seat: Seat, tracing: bool, until: float, why: str) -> None:
-        for kind in (False, True) if tracing else (False,):
-            self._in_vain.start((seat, kind), until, why)
+    def got_no_job(self, seat: Seat, now: float, *, spare: bool) -> None:
+        (self._spare_in_vain if spare else self._in_vain).start(seat, now + EXPECTED_IN_VAIN_S, "idle")
 
     def tick(self, now: float) -> None:
         self._failed_once.tick(now)
         self._refused.tick(now)
         self._in_vain.tick(now)
+        self._spare_in_vain.tick(now)

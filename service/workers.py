@@ -105,7 +105,7 @@ class Worker(Runner):
     _: KW_ONLY
     jobs_done: int = 0
     leaves: str = ""  # the reason for which it takes no further job, and stops once it has none
-    tracing: bool = True  # False if it was started because a program had imported torch
+    is_spare: bool = False  # started when a program imported torch; no graph was traced or submitted since
     makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker
 
     def may_overlap(self, job: ScheduledJob, limits: Limits) -> bool:
@@ -124,8 +124,10 @@ class Worker(Runner):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it starts or compiles. A compile of idle priority does not count, because it delays no other job."""
-        return self.state == "starting" or (self.state == "busy" and not self.is_idle_priority)
+        """Whether it starts or compiles. A spare worker does not count, and no compile of idle priority, because they
+        delay no other job.
+        """
+        return (self.state == "starting" and not self.is_spare) or (self.state == "busy" and not self.is_idle_priority)
 
     @property
     def is_idle_priority(self) -> bool:

@@ -1,11 +1,15 @@
-"""Extracts the instructions of a kernel from a ``.so``, so that two builds can be compared."""
+"""Compares two builds of a kernel: the instructions in their ``.so``, and the values that they compute."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 
 @lru_cache(maxsize=64)
@@ -43,3 +47,23 @@ def of_the_kernel(file: Path, name: str) -> dict[str, list[str]]:
         for key, code in found.items()
         if pattern.fullmatch(key)
     }
+
+
+def have_equal_values(one: Callable[..., Any], other: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether two builds of a kernel write the same bits into copies of ``arguments``."""
+    bits = []
+    for kernel in (one, other):
+        storages: dict[int, torch.UntypedStorage] = {}
+        copies = [_copy(item, storages) for item in arguments]
+        kernel(*copies)
+        bits.append([bytes(storage) for storage in storages.values()])
+    return bits[0] == bits[1]
+
+
+def _copy(argument: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
+    """Copy a tensor. Tensors with a common storage also share its copy in ``storages``."""
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    storage = argument.untyped_storage()
+    copy = storages.setdefault(storage.data_ptr(), storage.clone())
+    return torch.empty(0, dtype=argument.dtype).set_(copy, argument.storage_offset(), argument.shape, argument.stride())

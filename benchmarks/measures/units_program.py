@@ -2,7 +2,7 @@
 
 Usage: python -m benchmarks.measures.units_program SPEC (as for models/program.py). Both builds use the precompiled
 header that torch builds with the first kernel and keeps for all compiles. Kernels whose instructions differ between
-the builds run in turns, with the arguments that the training step passed to them.
+the builds run in turns, with the arguments that the training step passed to them, and their values are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import fresh_cache
 
-from benchmarks.measures.machine_code import of_the_kernel
+from benchmarks.measures.machine_code import have_equal_values, of_the_kernel
 from benchmarks.models.program import Program
 from precompiled.torch_internals.inductor import cpp_kernels
 from precompiled.torch_internals.worker import kernel_units
@@ -116,8 +116,9 @@ def main() -> None:
                     for name, one, unit in zip(notes.named, by_one, in_units, strict=True)
                     if of_the_kernel(_file(one), "kernel") != of_the_kernel(_file(unit), cpp_kernels.module_name(name))
                 ]
+                wrong = sum(not have_equal_values(one, unit, notes.arguments[name]) for name, one, unit in different)
                 paces = [_pace(one, unit, notes.arguments[name]) for name, one, unit in different]
-    found |= {"kernels": len(by_one), "same": len(by_one) - len(different), "paces": paces}
+    found |= {"kernels": len(by_one), "same": len(by_one) - len(different), "wrong": wrong, "paces": paces}
     print(json.dumps(found))
 
 

@@ -29,9 +29,6 @@ print("\\n" + json.dumps({
 
 _QUESTION_WITH_TORCH = """
 import json, sys
-if "precompiled.bootstrap" in sys.modules:
-    from precompiled.client import early_worker
-    early_worker.request_at_import = lambda settings: None  # this interpreter compiles nothing
 import torch
 bootstrap = sys.modules.get("precompiled.bootstrap")
 if bootstrap:
@@ -70,7 +67,9 @@ def ask_with_torch(variables: Mapping[str, str], *, packages: bool) -> Probe:
 
     ``packages``: also find the state of packages. This takes as long as `import torch`.
     """
-    return _ask(_QUESTION_WITH_TORCH.format(compiles=packages), variables)
+    # This interpreter compiles nothing, so it must not find a daemon and request a worker (client/early_worker.py).
+    without_daemon = {**variables, "PRECOMPILED_RUNTIME_DIR": "/nonexistent"}
+    return _ask(_QUESTION_WITH_TORCH.format(compiles=packages), without_daemon)
 
 
 def _ask(question: str, variables: Mapping[str, str]) -> Probe:

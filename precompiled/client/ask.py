@@ -1,4 +1,6 @@
-"""Sends the command line's requests and a program's last counts to the daemon, without a DaemonConnection."""
+"""Sends messages to the daemon without a DaemonConnection: the command line's requests, a program's last counts, and
+its request for an early worker.
+"""
 
 from __future__ import annotations
 
@@ -96,4 +98,4 @@ def send_now(settings: Settings, messages: Sequence[wire.Tally | wire.Expect]) -
                     link.wait(left)
     except Exception as error:  # noqa: BLE001 - a program works as well without these messages
         interruptions.pass_on(error)
-        log.info("counts or an expected graph were not sent: %s", error)
+        log.info("counts, or a request for a worker, were not sent: %s", error)

@@ -138,8 +138,8 @@ class Settings:
     )
     yield_s: float = _setting(
         1.0,
-        "how long after its submit a job yields CPU time to running programs; 60 times as long if the job's program "
-        "already runs compiled code in pieces",
+        "how long after its submit a job yields CPU time to running programs; a minute if the job's program already "
+        "runs compiled code in pieces; 0: never",
     )
     worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")
     daemon_idle_s: float = _setting(0.0, "idle time after which a daemon exits, if a client started it; 0: never")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.client import early_worker
+from precompiled.client import ask, early_worker
 from precompiled.client.connection import DaemonConnection
 from precompiled.core import python_path
+from precompiled.core.config import Settings
+from precompiled.store.artifacts import Store
 
 # The program traces a call of ``a_worker``, which returns once a worker exists, before any graph is submitted.
 PROGRAM = """
@@ -54,6 +59,8 @@ OF_A_HEADER = PROGRAM.replace(
 THAT_IMPORTS_TORCH = """
 import sys, time
 import precompiled
+from precompiled.client import early_worker
+early_worker.GPU_FILES = ()
 precompiled.enable()
 import torch
 from precompiled import wire
@@ -105,31 +112,64 @@ def test_worker_starts_when_a_program_has_imported_torch(host: Host) -> None:
 
 
 @pytest.mark.integration
-def test_no_worker_starts_at_an_import_of_torch_if_nothing_will_be_compiled(host: Host) -> None:
+def test_doctor_starts_no_worker(host: Host) -> None:
     host.start_daemon()
-    hooked = python_path.with_hook(host.environment())
-    for mode in ("lookup", "off"):
-        host.program("-c", "import torch", env={**hooked, "PRECOMPILED_MODE": mode}, forked=False).ended()
-    host.answer(hooked, "doctor", status=None)
-    assert host.status().workers == []
-    (host.root / "store" / "artifacts" / "something.0").mkdir(parents=True, mode=0o700)
-    host.program("-c", "import torch", env=hooked, forked=False).ended()
+    host.answer(python_path.with_hook(host.environment()), "doctor", status=None)
     assert host.status().workers == []
 
 
-def test_no_worker_is_requested_at_the_import_of_torch_on_a_host_with_a_gpu(
+def test_a_worker_is_requested_only_if_a_daemon_on_this_cpu_will_compile_all_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = tmp_path / "driver"
-    monkeypatch.setattr(early_worker, "GPU_DRIVERS", (str(driver),))
+    requested: list[str] = []
+    gpu = tmp_path / "gpu"
+    monkeypatch.setattr(early_worker, "GPU_FILES", (str(gpu),))
+    monkeypatch.setattr(early_worker, "message", lambda settings, device, tracing: requested.append(settings.mode))
+    monkeypatch.setattr(early_worker, "_send", lambda settings, expected: None)
+
+    def request(settings: Settings) -> bool:
+        requested.clear()
+        early_worker.request(settings)
+        return bool(requested)
+
+    daemon = DaemonUnderTest(tmp_path)
+    assert not request(daemon.settings), "no daemon runs"
     with running_daemon(tmp_path) as daemon:
-        driver.touch()
-        early_worker.request_at_import(daemon.settings)
-        assert not [thread for thread in threading.enumerate() if thread.name == "precompiled-request"]
-        driver.unlink()
-        early_worker.request_at_import(daemon.settings)
-        (worker,) = wait_until(lambda: daemon.status().workers)
-        assert worker.device == "cpu"
+        assert request(daemon.settings)
+        assert request(replace(daemon.settings, mode="wait"))
+        assert not request(replace(daemon.settings, mode="lookup"))
+        assert not request(replace(daemon.settings, remote=f"file://{tmp_path}/remote"))
+        gpu.touch()
+        assert request(daemon.settings) == (torch.version.cuda is None and torch.version.hip is None)
+        monkeypatch.setattr(torch.version, "cuda", "12.6")
+        assert not request(daemon.settings)
+        gpu.unlink()
+        assert request(daemon.settings)
+        artifact = Store(daemon.settings.cache_dir).artifacts / "something.0"
+        artifact.mkdir(parents=True, mode=0o700)
+        assert not request(daemon.settings)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_waits_for_the_request_and_keeps_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sending, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def send_now(settings: Settings, messages: object) -> None:
+        sending.set()
+        may_end.wait(TIMEOUT_S)
+        order.append("sent")
+
+    monkeypatch.setattr(ask, "send_now", send_now)
+    thread = threading.Thread(target=early_worker._send, args=(DaemonUnderTest(tmp_path).settings, None))
+    thread.start()
+    assert sending.wait(TIMEOUT_S)
+    threading.Timer(0.1, may_end.set).start()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if order == ["sent"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
 
 
 def test_expectation_waits_for_a_starting_daemon_and_a_submit_replaces_it(tmp_path: Path) -> None:

@@ -96,6 +96,30 @@ def test_an_expected_graph_uses_the_worker_that_was_started_ahead() -> None:
     assert (run.job.key, run.yields_until) == ("k", host.now + 4)
 
 
+def test_a_spare_worker_takes_no_slot_and_leaves_room_for_a_worker_of_another_seat() -> None:
+    host = Host(slots=1, processes=2)
+    spare = host.only(StartWorker, host.expect(tracing=False, env="a"))
+    assert spare.yields_until == host.now + 900
+    assert not host.expect(tracing=False, env="b"), "there is at most one"
+    other = host.only(StartWorker, host.submit("k", env="b"))
+    assert host.only(RunJob, host.tell(WorkerReady(other.worker))).job.key == "k"
+    assert not host.tell(WorkerReady(spare.worker))
+    assert not Host(slots=1, processes=1).expect(tracing=False), "no room for one more"
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_spare_worker_becomes_ordinary_when_its_graph_is_traced_or_submitted(waiting: bool) -> None:
+    host = Host(slots=1, processes=2, yield_s=1.0)
+    spare = host.only(StartWorker, host.expect(tracing=False))
+    raised = host.only(SetPriority, host.submit("k", waiting=waiting))
+    assert (raised.worker, raised.yields_until) == (spare.worker, 0.0 if waiting else host.now + 1)
+    assert not [said for said in host.submit("other", env="b") if isinstance(said, StartWorker)], "the slot is taken"
+    traced = Host(slots=1, processes=2, yield_s=1.0)
+    spare = traced.only(StartWorker, traced.expect(tracing=False))
+    assert traced.only(SetPriority, traced.expect()).yields_until == traced.now + 1
+    assert not traced.expect(), "once"
+
+
 def test_an_expected_graph_takes_no_slot_or_worker_from_others() -> None:
     host = Host(slots=2, processes=2)
     host.submit("k")

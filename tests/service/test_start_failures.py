@@ -6,6 +6,7 @@ import pytest
 from precompiled.service.events import (
     Reply,
     RunJob,
+    SetPriority,
     StartWorker,
     StopWorker,
     Tick,
@@ -51,15 +52,35 @@ def test_a_worker_started_ahead_without_a_job_times_out_and_is_not_repeated() ->
     assert host.only(StartWorker, host.submit("k"))
 
 
-def test_a_worker_in_vain_for_an_import_of_torch_prevents_none_for_a_trace() -> None:
+def test_a_spare_worker_without_a_job_prevents_spare_workers_only() -> None:
     host = Host(worker_idle_s=900.0)
     start = host.only(StartWorker, host.expect(tracing=False))
     host.tell(WorkerReady(start.worker))
     host.now += 901
     assert host.only(StopWorker, host.tell(Tick())).worker == start.worker
     host.tell(WorkerGone(start.worker, "idle"))
-    assert not host.expect(tracing=False), "no worker is started for an import again"
+    assert not host.expect(tracing=False), "no spare worker is started again"
     assert host.only(StartWorker, host.expect())
+
+
+def test_a_failed_start_of_a_spare_worker_prevents_spare_workers_only() -> None:
+    host = Host(start_refused_s=60.0)
+    start = host.only(StartWorker, host.expect(tracing=False))
+    host.tell(WorkerGone(start.worker, "exit", "no such interpreter"))
+    assert not host.expect(tracing=False)
+    assert host.only(StartWorker, host.expect())
+
+
+def test_no_spare_worker_is_started_after_one_for_a_trace_got_no_job() -> None:
+    host = Host(worker_idle_s=900.0)
+    start = host.only(StartWorker, host.expect(tracing=False))
+    host.only(SetPriority, host.expect())
+    host.tell(WorkerReady(start.worker))
+    host.now += 901
+    host.tell(Tick())
+    host.tell(WorkerGone(start.worker, "idle"))
+    assert not host.expect(tracing=False)
+    assert not host.expect()
 
 
 def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_while() -> None:

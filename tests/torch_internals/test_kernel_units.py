@@ -1,4 +1,4 @@
-"""Tests that kernels compiled in one file have the machine code, or at least the calls, of kernels that torch compiles
+"""Tests that kernels compiled in one file have the machine code, or at least the values, of kernels that torch compiles
 one by one.
 """
 
@@ -16,7 +16,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.cpp_builder import is_gcc
 
-from benchmarks.measures.machine_code import of_the_kernel
+from benchmarks.measures.machine_code import have_equal_values, of_the_kernel
 from precompiled.store.kernel_files import KernelFile
 from precompiled.torch_internals.inductor import cpp_kernels
 from precompiled.torch_internals.worker import kernel_units
@@ -43,14 +43,21 @@ class Model(torch.nn.Module):
 
 
 class Keeps:
-    """Builds kernels as torch does, and records their sources."""
+    """Builds kernels as torch does, and records their sources and the arguments of each kernel's first call."""
 
     def __init__(self) -> None:
         self.sources: list[tuple[list[str], str]] = []
+        self.arguments: dict[str, tuple[Any, ...]] = {}
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
         self.sources.append((argtypes, source))
-        return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+        built = CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+
+        def run(*arguments: Any) -> Any:
+            self.arguments.setdefault(cpp_kernels.kernel_name(argtypes, source), arguments)
+            return built(*arguments)
+
+        return run
 
     def wrapper(self, options: dict[str, Any]) -> Any:
         raise NotImplementedError("no model here has cpp_wrapper")
@@ -60,8 +67,8 @@ class Keeps:
 
 
 @pytest.fixture(scope="module")
-def sources() -> list[tuple[list[str], str]]:
-    """Returns the argument types and sources of the kernels of two training steps."""
+def keeps() -> Keeps:
+    """Returns the kernels of two training steps."""
     keeps = Keeps()
     torch.manual_seed(0)
     indices = torch.randint(50, (16, 64))
@@ -70,14 +77,13 @@ def sources() -> list[tuple[list[str], str]]:
         for width in (128, 96):
             torch.compile(Model(width))(indices).backward()
             torch.compiler.reset()
-    return keeps.sources
+    return keeps
 
 
 @pytest.mark.slow  # compiles each kernel twice
 @pytest.mark.skipif(not is_gcc() or not shutil.which("objdump"), reason="compares what GCC makes, by objdump")
-def test_kernels_built_together_have_the_code_or_the_calls_of_single_builds(
-    sources: list[tuple[list[str], str]],
-) -> None:
+def test_kernels_built_together_have_the_code_or_the_values_of_single_builds(keeps: Keeps) -> None:
+    sources = keeps.sources
     collector = kernel_units.KernelCollector()
     for argtypes, source in sources:
         collector.kernel(argtypes, source)
@@ -91,15 +97,17 @@ def test_kernels_built_together_have_the_code_or_the_calls_of_single_builds(
         together = Path(collector.loaded(name).__self__.__file__)
         expected = of_the_kernel(alone, "kernel")
         found = of_the_kernel(together, cpp_kernels.module_name(name))
+        transposes = "transpose_mxn" in source
+        transposing += transposes
         if found != expected:
             assert found.keys() == expected.keys()
-            if "transpose_mxn" in source:
-                transposing += 1
-                assert not [call for call in calls(found) if "transpose" in call], "as in a unit of its own"
-            else:
+            assert not [call for call in calls(found) if "transpose" in call]
+            if not transposes:
                 # With AVX512, the worker accepts a call of this one function (docs/decisions/0015).
                 assert kernel_units._WIDE and "WelfordHelper" in source, f"the kernel {name[:12]} differs"
                 assert {"welford_combine<" in call for call in calls(found) ^ calls(expected)} == {True}
+            single = CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+            assert have_equal_values(single, collector.loaded(name), keeps.arguments[name])
         compared += len(expected)
     assert transposing, "no kernel that transposes was compared"
     assert compared > len(native.kernels), "no parallel region was compared"

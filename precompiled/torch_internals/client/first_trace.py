@@ -1,7 +1,7 @@
 """Calls back at Dynamo's first trace in a process, so that the daemon and a worker start during the trace.
 
-A callback at ``torch.compile`` itself would be too early: libraries call ``torch.compile`` for functions that may never
-run (docs/decisions/0016). Traces for all backends call the callback.
+A callback at ``torch.compile`` itself would be too early to start a daemon: libraries call ``torch.compile`` for
+functions that may never run. Traces for all backends call the callback.
 
 Private names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
 remove_start_callback}. Checked on 2.11.0, 2.13.0, 2.15.0.

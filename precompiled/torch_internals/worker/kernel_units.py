@@ -2,8 +2,8 @@
 
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
-namespace. A kernel whose calls would change if it shared a unit gets a unit of its own. So a kernel's header, flags and
-calls are the same as in torch's own build, and mostly also its machine code (docs/decisions/0015). Kernels that the
+namespace. Its header and flags are those of torch's own build. Its machine code is, too, or it has other calls and the
+same values and speed (docs/decisions/0015). A kernel that would be slower gets a unit of its own. Kernels that the
 store has are not built (store/kernel_files.py). A C++ wrapper (``cpp_wrapper``) contains its kernels and is built
 separately, as in torch.
 
@@ -53,7 +53,8 @@ MIN_KERNELS, MAX_KERNELS = 8, 64
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
 # GCC inlines a large function that one kernel calls, but not one that several kernels of a unit call.
 #
-# - Kernels that transpose: the attribute "flatten" makes GCC inline all their calls, as it does in a unit of their own.
+# - Kernels that transpose: the attribute "flatten" makes GCC inline every call, even those that a build of the kernel
+#   alone keeps.
 # - Kernels with WelfordHelper (batch norm): with AVX2 they get a unit of their own. With AVX512, GCC does not inline
 #   welford_combine in some of them. But these kernels are as fast as in a unit of their own (docs/decisions/0015).
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
