@@ -90,7 +90,7 @@ def test_kernels_built_together_have_the_code_or_the_values_of_single_builds(kee
     native = collector.native()
     assert len(native.kernels) == len({cpp_kernels.kernel_name(*item) for item in sources}) >= 15
     assert len(native.files) < len(native.kernels)
-    compared = transposing = 0
+    compared = transposing = differing = equal = 0
     for argtypes, source in sources:
         alone = Path(CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__)
         name = cpp_kernels.kernel_name(argtypes, source)
@@ -100,16 +100,20 @@ def test_kernels_built_together_have_the_code_or_the_values_of_single_builds(kee
         transposes = "transpose_mxn" in source
         transposing += transposes
         if found != expected:
+            differing += 1
             assert found.keys() == expected.keys()
             assert not [call for call in calls(found) if "transpose" in call]
             if not transposes:
                 # With AVX512, the worker accepts a call of this one function (docs/decisions/0015).
                 assert kernel_units._WIDE and "WelfordHelper" in source, f"the kernel {name[:12]} differs"
                 assert {"welford_combine<" in call for call in calls(found) ^ calls(expected)} == {True}
-            single = CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
-            assert have_equal_values(single, collector.loaded(name), keeps.arguments[name])
+            if "atomic_add(" not in source:  # the order of these additions differs from call to call
+                single = CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
+                assert have_equal_values(single, collector.loaded(name), keeps.arguments[name])
+                equal += 1
         compared += len(expected)
     assert transposing, "no kernel that transposes was compared"
+    assert equal or not differing, "no values were compared"
     assert compared > len(native.kernels), "no parallel region was compared"
 
 
