@@ -91,9 +91,9 @@ class Placement:
     def start_ahead(self, event: Expected, now: float, out: list[Instruction]) -> None:
         """Start a worker for an expected graph, if a slot and a process are free.
 
-        If the program has only imported torch, this is a *spare* worker. At most one exists. It takes no slot and leaves
-        room for one more process, because its seat may be wrong: a program can set OMP_NUM_THREADS after the import,
-        for example. It runs at low priority until ``claim``.
+        If the program has only imported torch, this is a *spare* worker. At most one exists. Its seat may be wrong: a
+        program can set OMP_NUM_THREADS after the import, for example. So it takes no slot, leaves room for one more
+        process, and runs at low priority until ``claim``.
         """
         seat = Seat.of(event.uid, event.device, event.interpreter)
         spare = not event.tracing

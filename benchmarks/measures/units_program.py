@@ -119,7 +119,7 @@ def main() -> None:
                 wrong = sum(
                     not have_equal_values(one, unit, notes.arguments[name])
                     for name, one, unit in different
-                    if "atomic_add(" not in notes.named[name][1]  # their order differs from call to call
+                    if "atomic_add" not in notes.named[name][1]  # their order differs from call to call
                 )
                 paces = [_pace(one, unit, notes.arguments[name]) for name, one, unit in different]
     found |= {"kernels": len(by_one), "same": len(by_one) - len(different), "wrong": wrong, "paces": paces}
