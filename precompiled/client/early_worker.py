@@ -43,13 +43,13 @@ def request(settings: Settings) -> None:
     Nothing is requested if a remote may have the program's graphs, or if the program may use a GPU: a worker serves one
     device, and the program's device is unknown before its first trace.
     """
-    if settings.mode not in ("eager", "wait") or settings.has_helper or _may_use_gpu():
+    if settings.mode not in ("eager", "wait") or settings.has_helper:
         return
     try:
         from precompiled.client.daemon_link import daemon_reachable, import_messages
         from precompiled.store.artifacts import Store
 
-        if not daemon_reachable(settings) or not Store(settings.cache_dir, settings.base).is_empty():
+        if not daemon_reachable(settings) or _may_use_gpu() or not Store(settings.cache_dir, settings.base).is_empty():
             return
         import_messages()
         expected = message(settings, "cpu", tracing=False)
