@@ -20,10 +20,10 @@ from benchmarks.measures.lookup import lookup
 from benchmarks.measures.pace import pace
 from benchmarks.measures.pieces_pace import pieces_pace
 from benchmarks.measures.ranks import ranks_at_once
-from benchmarks.measures.size_arguments import size_arguments
 from benchmarks.measures.start_up import start_up
 from benchmarks.measures.steady_state import steady_state
 from benchmarks.measures.units import units
+from benchmarks.measures.variants import autotuned, size_arguments
 from benchmarks.starts.goals import first_calls
 
 # Maps each letter of docs/reference/benchmarks.md to its measure. Several letters may share one measure.
@@ -44,6 +44,7 @@ MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "n": kernel_reuse,
     "o": pieces_pace,
     "p": size_arguments,
+    "q": autotuned,
 }
 
 
