@@ -1,8 +1,8 @@
 """Requests a worker before the first graph, while the store is empty (docs/decisions/0016).
 
 A worker needs seconds to import torch. So a process requests a worker twice: when the process itself has imported
-torch, and when Dynamo begins the first trace (daemon_starter.py). At the import there is no session and no connection,
-so the first request uses a connection of its own.
+torch, and when Dynamo begins the first trace (daemon_starter.py). A session and its connection begin with the trace, so
+the first request uses a connection of its own.
 """
 
 from __future__ import annotations

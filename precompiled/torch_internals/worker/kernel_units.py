@@ -142,7 +142,6 @@ class _Kernel(_Native):
         super().__init__(collector, kernel_name(argtypes, source))
         self.joins = _joins(source)
         self.text: str = _Text.load_pybinding(argtypes, source)
-        self.flattened = _TRANSPOSES.search(source) is not None
 
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -170,7 +169,8 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
     includes: dict[str, None] = {}
     parts = []
     for kernel in kernels:
-        text = _DEFINITION.sub('extern "C" __attribute__((flatten))', kernel.text) if kernel.flattened else kernel.text
+        flattens = _TRANSPOSES.search(kernel.text)
+        text = _DEFINITION.sub('extern "C" __attribute__((flatten))', kernel.text) if flattens else kernel.text
         lines = text.splitlines()
         # Inside a namespace, an include would declare its names in that namespace.
         includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
